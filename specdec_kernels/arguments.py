@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of every op, in the order of its schema, one row of a table each; and its results.
+"""The table of every op's arguments, one row each in the order of its schema, and of its results.
 
-The schemas that csrc/schema.cpp defines are made from it (build_tools/schema.py), the page that shows them
-(docs/ops.md), the fakes, what Triton's functions are handed, the split over ranks and part of the hostile tests.
-test_argument_table.py holds the rest to it: the ops' headers, the public functions and the shapes in their docstrings,
-the reference, Triton, example calls and hostile calls. Nothing here needs torch, or another module of the package.
+Made from it: the schemas in csrc/schema.cpp (build_tools/schema.py), the page that shows them (docs/ops.md), the fakes,
+the arguments of Triton's functions, the split over ranks and part of the hostile tests. test_argument_table.py compares
+the rest with it: the ops' headers, the public functions and the shapes in their docstrings, the reference, Triton,
+example calls and hostile calls. Nothing here needs torch, or another module of the package.
 
 B requests, G drafted tokens, N rows (of a tree: nodes), V and Vq ids of target and draft, R = sum(g_b) + B and D =
-sum(g_b) where drafts are ragged, K drafts of L levels; [N, V] and [S, K, V] are stores, whose rows are named by number.
+sum(g_b) where drafts are ragged, K drafts of L levels. [N, V] and [S, K, V] are stores, whose rows are given by index.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 ROW_DTYPES = ("float32", "bfloat16", "float16")  # in the order of csrc's DType
 INTEGERS = ("int32", "int64")
 PROBABILITIES = ("float32", "float64", "bfloat16", "float16")
-TYPES: dict[str, tuple[str, tuple[str, ...]]] = {  # as the schema calls them, and the dtypes of a tensor
+TYPES: dict[str, tuple[str, tuple[str, ...]]] = {  # the type in the schema, and the dtypes of a tensor
     "rows": ("Tensor", ROW_DTYPES),
     "rows or ids": ("Tensor", (*ROW_DTYPES, *INTEGERS)),
     "probabilities": ("Tensor", PROBABILITIES),
@@ -31,23 +31,23 @@ TYPES: dict[str, tuple[str, tuple[str, ...]]] = {  # as the schema calls them, a
     "float32": ("Tensor", ("float32",)),
     "float64": ("Tensor", ("float64",)),
     "number": ("SymInt", ()),
-    "code": ("int", ()),  # the public function takes a word, or a number that is no size
+    "code": ("int", ()),  # the public function takes a word, or a number that is not a size
     "flag": ("bool", ()),
     "numbers": ("float[]", ()),
 }
-LEADS = {"request": "B", "row": "N"}  # the first dimension of what has an entry for each
+LEADS = {"request": "B", "row": "N"}  # the first dimension of a tensor with one entry for each
 
 
 class Argument(NamedTuple):
-    name: str  # in the schema; "" where the op does not take it, and the public function does
+    name: str  # in the schema; "" if only the public function takes it
     type: str
-    shape: str = ""  # as the public function takes it, " | " between alternatives; "...": any
-    per: str = "all"  # "request" or "row": one entry for each, or one for all; "count": how many of them are there;
-    # "whole": where it is given, requests cannot be told apart by position; "all": shared
+    shape: str = ""  # as the public function takes it, " | " between alternatives; "...": any shape
+    per: str = "all"  # "request" or "row": one entry for each, or one for all; "count": how many are present;
+    # "whole": if it is given, a call cannot be split by requests; "all": shared
     optional: bool = False
-    public: str = "="  # where the public function takes it: a field "target.row", a part "tree.0"; "": it is made there
-    default: bool | float | None = None  # of what is not optional, and yet may be left out
-    is_view: bool = False  # taken by the overload "views" alone: a plain call does not pay for it
+    public: str = "="  # its place in the public function: a field "target.row", a part "tree.0"; "": it is made there
+    default: bool | float | None = None  # of an argument that is not optional but may be left out
+    is_view: bool = False  # only the overload "views" takes it, so plain calls do not pay for it
 
     @property
     def shapes(self) -> list[str]:
@@ -58,11 +58,11 @@ class Argument(NamedTuple):
         return self.optional or self.default is not None
 
     def is_off(self, value: object) -> bool:
-        """Whether a call that gives this value asks for nothing."""
+        """Return whether giving this value is the same as leaving the argument out."""
         return value is None if self.optional else self.default is not None and value == self.default
 
     def is_cut(self, dims: int) -> bool:
-        """Whether a tensor of so many dimensions may have an entry for each request or row."""
+        """Return whether a tensor with this many dimensions may have an entry for each request or row."""
         lead = LEADS.get(self.per)
         return any(shape.split(", ")[0] == lead and shape.count(",") + 1 == dims for shape in self.shapes)
 
@@ -72,8 +72,10 @@ SIDE = ("logits", *SAMPLING, "stats", "kind", "row")
 
 
 def _side(public, logits, rows, V, per="row", takes=SIDE, row="", optional=False, stats="optional"):
-    """The fields of Rows. `rows`: what stands in front of V; `takes`: which fields the op does; `stats`: "optional", or
-    "made" by the public function where they are not given."""
+    """Yield the arguments of one side: the fields of Rows that the op takes (`takes`).
+
+    rows: the dimensions before V. stats: "optional", or "made" by the public function if they are not given.
+    """
     prefix = logits.removesuffix("logits") if logits.endswith("logits") else f"{logits}_"
     each = f"{LEADS[per]} | 1"
     fields = {
@@ -95,12 +97,12 @@ def _side(public, logits, rows, V, per="row", takes=SIDE, row="", optional=False
 
 
 def _penalties(side, per, prefix=""):
-    """The fields of Penalties."""
+    """Yield the arguments of one side's penalties: the fields of Penalties."""
     fields = [(prefix + x, "float32", f"{LEADS[per]} | 1", per, x) for x in ("repetition", "frequency", "presence")]
     fields += [(f"{prefix}penalty_numbers", "numbers", "", "all", "")]
     fields += [(f"{prefix}history_{x}", "int32", "S, H", "all", x) for x in ("ids", "counts")]
     fields += [(f"{prefix}history_row", "integers", LEADS[per], per, "row")]
-    if per == "row":  # ops on requests know the drafted tokens
+    if per == "row":  # ops on requests take the drafted tokens anyway
         fields += [("drafted", "integers", "N, n", per, "drafted")]
     for name, kind, shape, per, field in fields:
         yield Argument(name, kind, shape, per, True, field and f"{side}.penalties.{field}", is_view=True)
@@ -233,36 +235,38 @@ RESULTS = {
     "support": "ids int32 [M, max_kept]; counts int32 [M]; bits int32 [M, ceil(V/32)]",
     "build_tree": "parents int32 [B, K*L+1]; tokens int64 [B, K*L+1]; multiplicity int32 [B, K*L+1]; "
     "draft_nodes int32 [B, K, L]",
-    "tree_mask": "mask - [...]; depth int32 [B, N]; positions int64 [B, N]; status int32 [B]",  # -: by the format
+    "tree_mask": "mask - [...]; depth int32 [B, N]; positions int64 [B, N]; status int32 [B]",  # -: dtype varies
     "verify_chain": _VERIFIED.format("G"),
     "verify_tree": _VERIFIED.format("max_depth") + "; path int32 [B, max_depth+1]",
 }
 
 
 def taken(op: str) -> tuple[Argument, ...]:
-    """What the op takes, in the order of its schema."""
+    """Return the op's arguments in the order of its schema."""
     return tuple(x for x in TABLE[op] if x.name)
 
 
 def results(op: str) -> list[list[str]]:
-    """Name, dtype and [shape] of each."""
+    """Return the name, dtype and [shape] of each result."""
     return [x.split(" ", 2) for x in RESULTS[op].split("; ")]
 
 
 @cache
 def called(op: str) -> dict[str, str]:
-    """What errors call an argument of the schema: as the public function does."""
+    """Return the names that errors use for the arguments of the schema: those of the public function."""
     return {x.name: x.name if not x.public or x.public[-1].isdigit() else x.public for x in taken(op)}
 
 
 def plain(op: str) -> tuple[Argument, ...]:
-    """What the op takes of rows without views: the first of taken()."""
+    """Return the arguments of a call without views: the first ones of taken()."""
     return tuple(x for x in taken(op) if not x.is_view)
 
 
 def picker(op: str, names: Iterable[str | tuple[str, ...]]) -> Callable[[tuple], tuple]:
-    """From the arguments of a call of the op, of which the last may be missing, those of these names in this order; of
-    names in a tuple, which follow one another in the table, a tuple."""
+    """Return a function that picks the named arguments, in this order, from those of a call of the op.
+
+    The call's last arguments may be missing. A tuple of names, which must be adjacent in the table, gives a tuple.
+    """
     known, defaults = [x.name for x in taken(op)], tuple(x.default for x in taken(op))
 
     def place(name):
@@ -274,7 +278,7 @@ def picker(op: str, names: Iterable[str | tuple[str, ...]]) -> Callable[[tuple],
         return slice(first, first + len(name))
 
     places = [place(name) for name in names]
-    if len(places) == 1:  # of which an itemgetter would make no tuple
+    if len(places) == 1:  # an itemgetter of one index returns no tuple
         places = [slice(places[0], places[0] + 1)]
     get = itemgetter(*places)
     return lambda given: get(given + defaults[len(given) :])
@@ -282,7 +286,7 @@ def picker(op: str, names: Iterable[str | tuple[str, ...]]) -> Callable[[tuple],
 
 @cache
 def places(op: str) -> dict[str, Argument]:
-    """By where the public function takes them."""
+    """Return the arguments by their places in the public function."""
     found: dict[str, Argument] = {}
     for x in TABLE[op]:
         found.setdefault(x.public, x)
@@ -290,5 +294,5 @@ def places(op: str) -> dict[str, Argument]:
 
 
 def sides(op: str) -> list[str]:
-    """Which parameters of the public function are Rows, in their order."""
+    """Return the parameters of the public function that are Rows, in their order."""
     return [x.public.removesuffix(".logits") for x in TABLE[op] if x.public.endswith(".logits")]

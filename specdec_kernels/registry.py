@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What everything is called and numbered: ops, methods, rules, row kinds, mask formats, status bits, random domains.
+"""Names and numbers of ops, methods, rules, row kinds, mask formats, status bits and random domains.
 
-Every list in Python that walks over one of these is made of it. csrc numbers them again, since a header is read without
-Python: python_tests/package/test_registry.py compares the two. Nothing here needs torch.
+Every such list in Python is made from these. csrc repeats the numbers, since its headers are used without Python;
+python_tests/package/test_registry.py compares the two. Nothing here needs torch.
 
-p target, q draft, both as sampled (temperature, filters); p1, q1: the unscaled softmax of the same rows (T = 1, no
-filters); TV = sum (p - q)+. Every comparison that keeps a draft is written so that NaN defers to the target.
+p is the target's distribution and q the draft's, both as sampled (temperature, filters). p1 and q1 are the plain
+softmax of the same rows (T = 1, no filters). TV = sum (p - q)+. Every comparison that keeps a draft is written so that
+NaN defers to the target.
 """
 
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from specdec_kernels.arguments import TABLE
 # ---- ops: torch.ops.specdec.<name>, specdec_kernels.<name>, csrc/ops/<name>/, bench/<name>.py ... --------------------
 
 OPS = tuple(TABLE)
-FUNCTIONS = (*OPS, "tree_mask_mod")  # public functions; the last is no op of its own
+FUNCTIONS = (*OPS, "tree_mask_mod")  # public functions; the last one is not an op
 
 # ---- rows, random numbers, statuses ---------------------------------------------------------------------------------
 
@@ -24,23 +25,23 @@ ROW_KINDS = {"logits": 0, "probs": 1}
 MAX_VOCABULARY = 1 << 24  # an id must be exact in float32: greedy rows carry it in their stats
 CHUNK = 1024  # entries of a row that are summed together, in one fixed order
 
-# Draft and verification never share a domain, so no number is used twice.
+# Drafting and verification never share a domain, so no random number is used twice.
 DOMAIN_ACCEPT = 0  # acceptance tests; slot = draft position
 DOMAIN_FINAL = 1  # the final draw (residual or bonus); slot 0
 DOMAIN_DRAFT = 2  # draft sampling
 DOMAIN_NOISE = 3  # per-vocabulary noise
-SLOTS = 1 << 33  # of one (seed, offset, domain): a block's number is a word
+SLOTS = 1 << 33  # of one (seed, offset, domain): two slots a block, and the index of a block has 32 bits
 
-# Bits of what verify_chain and verify_tree return as `status`
+# Bits of the `status` of verify_chain and verify_tree
 STATUS_INVALID_ROW = 1  # a row that was needed held NaN, +inf or no finite value
 STATUS_EMPTY_RESIDUAL = 2  # (p - q)+ had no mass; the token was drawn from p
 STATUS_INVALID_DRAFT = 4  # q of a drafted token was not a probability; the draft was rejected
-STATUS_INVALID_BONUS = 8  # the caller's bonus token was no id below V; it was emitted as given, a negative one as 0
+STATUS_INVALID_BONUS = 8  # the caller's bonus token was not an id below V; it was emitted as given, or as 0 if negative
 
 # ---- trees ----------------------------------------------------------------------------------------------------------
 
 MAX_DRAFTS = 1024  # of a request in build_tree
-MASK_FORMATS = {  # what tree_mask writes, by dtype: the floats are additive, the unsigned integers packed
+MASK_FORMATS = {  # of tree_mask, by dtype: floats are additive masks, unsigned integers hold packed bits
     "bool": 0,
     "float32": 1,
     "float64": 2,
@@ -56,12 +57,12 @@ STATUS_INVALID_PREFIX = 2  # of tree_mask: a prefix_len or tree_start outside [0
 # ---- sampling parameters, in their order ----------------------------------------------------------------------------
 
 FLT_MAX = (2 - 2.0**-23) * 2.0**127
-NOT_GIVEN = -(2 - 2.0**-52) * 2.0**1023  # in an op's list of numbers; finite, since AOTInductor's packages know no NaN
+NOT_GIVEN = -(2 - 2.0**-52) * 2.0**1023  # in an op's list of numbers; finite, since AOTInductor's packages hold no NaN
 INF = float("inf")
 
 
 class Range(NamedTuple):
-    low: float  # with both ends
+    low: float  # both ends are included
     high: float
     says: str
 
@@ -72,11 +73,11 @@ class Range(NamedTuple):
 SAMPLING = {
     "temperature": Range(0, FLT_MAX, "finite in float32 and >= 0"),
     "top_k": Range(-1, (1 << 63) - 1, ">= 1 and below 2^63, or 0 or -1 for off"),
-    "top_p": Range((1 + 2.0**-52) * 2.0**-150, 1, "in (0, 1]"),  # what float32 rounds to more than 0
+    "top_p": Range((1 + 2.0**-52) * 2.0**-150, 1, "in (0, 1]"),  # the least that float32 rounds to more than 0
     "min_p": Range(0, 1, "in [0, 1]"),
 }
 
-# ---- rules: how a draft is accepted, and what law or guarantee what is emitted has ----------------------------------
+# ---- rules: how a draft is accepted, and the distribution or guarantee of the output --------------------------------
 
 
 class Parameter(NamedTuple):
@@ -98,17 +99,17 @@ class Parameter(NamedTuple):
 
 class Rule(NamedTuple):
     code: int
-    parameters: tuple[Parameter, ...]  # what alpha holds
-    defines_distribution: bool  # what is emitted follows a law pi = T(q, p) position by position, by every method
+    parameters: tuple[Parameter, ...]  # the entries of alpha
+    defines_distribution: bool  # the output at each position follows pi = T(q, p), by every method
     says: str
     exact_at: float | None = None  # the alpha at which the rule is "exact", bit for bit
-    keeps_target_at: tuple[float, ...] | None = None  # parameters at which what is emitted follows p, whatever q is
-    tests_draft: bool = False  # no law, but q has a say in what is accepted
+    keeps_target_at: tuple[float, ...] | None = None  # parameters at which the output follows p for any q
+    tests_draft: bool = False  # defines no distribution, but reads q to accept a draft
     reads_entropy: bool = False
 
     @property
     def reads_draft(self) -> bool:
-        """Whether the draft's row has a say in what is accepted or emitted."""
+        """Whether the rule reads the draft's row."""
         return self.defines_distribution or self.tests_draft
 
 
@@ -126,8 +127,8 @@ def _positive(name):
 
 RULES = {
     "exact": Rule(0, (), True, "pi = p", keeps_target_at=()),
-    # Speculative cascades (Narasimhan et al. 2024): pi = p where the rule defers, else q. Of a wider draft, pi keeps
-    # what lies in the target's vocabulary, and leaves the rest to p.
+    # Speculative cascades (Narasimhan et al. 2024): pi = p where the rule defers, else q. If the draft's vocabulary is
+    # wider, pi keeps q inside the target's vocabulary and gives the rest of q's mass to p.
     "chow": Rule(1, (_unit(),), True, "defers iff max q1 < 1 - alpha"),
     "chow_log": Rule(2, (_open(),), True, "defers iff H(q1) > alpha", reads_entropy=True),
     "diff": Rule(3, (_unit(),), True, "defers iff max q1 < max p1 - alpha"),
@@ -188,13 +189,15 @@ RULES = {
     ),
 }
 LAWS = tuple(name for name, rule in RULES.items() if rule.defines_distribution)
-# Of drafts that no model has weighed: a law of both models' rows makes no sense there.
+# Rules for one-hot drafts. A rule that mixes the distributions of both models makes no sense for them.
 ONE_HOT_RULES = tuple(name for name, rule in RULES.items() if name == "exact" or not rule.defines_distribution)
 
 
 def keeps_target(rule: str, *alpha: float) -> bool:
-    """Whether what a rule emits follows the target's law, whatever the draft's: at these parameters, and the defaults
-    of those that are not given."""
+    """Return whether a rule's output follows the target's distribution for any draft.
+
+    Parameters that are not given have their defaults.
+    """
     defaults = tuple(parameter.default for parameter in RULES[rule].parameters)
     return RULES[rule].keeps_target_at == (*alpha, *defaults[len(alpha) :])
 
@@ -204,15 +207,15 @@ def keeps_target(rule: str, *alpha: float) -> bool:
 
 class ChainMethod(NamedTuple):
     code: int
-    rules: tuple[str, ...]  # that it takes
+    rules: tuple[str, ...]  # rules that it supports
 
 
 class TreeMethod(NamedTuple):
     code: int
-    children: str  # how those of a node come about: drawn "independent"ly, "distinct" by their draws, or "any"
+    children: str  # how a node's children are drawn: "independent"; "distinct", without replacement; or "any"
     rules: tuple[str, ...]
-    tests_drafts: bool = False  # one merged node as often as it was drafted; the others test nodes
-    reads_draft: bool = True  # looks at q
+    tests_drafts: bool = False  # tests a merged node as often as it was drafted; others test it once
+    reads_draft: bool = True  # reads q
 
 
 CHAIN_METHODS = {"token": ChainMethod(0, tuple(RULES)), "block": ChainMethod(1, LAWS)}

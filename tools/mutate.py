@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutation of a source file: replaces a piece of text, whatever its white space."""
+"""Mutation of a source file: replacement of a piece of text, whatever its white space."""
 
 import re
 

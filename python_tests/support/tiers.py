@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much a run tries. SPECDEC_TEST names the tier; TIERS.md says what each is for and how long it takes.
+"""The tiers of the tests. SPECDEC_TEST names the tier of a run; TIERS.md has what each is for and how long it takes.
 
-check   CPU alone, without tests marked `slow`: what one runs while working
-test    the default: everything on the CPU, and on the simulated devices every kernel and every value of every parameter
+check   only the CPU, without tests marked `slow` or `thorough`: to run while working
+test    the default: on the CPU every test except those marked `thorough`; on the simulated devices, of these tests,
+        every kernel and every value of every parameter
 all     every combination on every backend, tests marked `thorough` too, all mutants of the sources
 
-A test is in every tier unless a mark says otherwise: `slow` (not in check), `thorough` (in all only), `law` (it draws
-many tokens to prove the law they follow: never on simulated devices, which agree token by token with the reference),
-`one_backend` (it proves something of the op's wrapper or schema, and what it proves of one backend holds for all:
-simulated devices run it in all only), `slow_in_triton` (interpreted Triton runs it in all only), `not_triton` (Triton
-does not serve what it tests).
+A test is in every tier unless a mark excludes it. `slow`: not in check. `thorough`: only in all. `law`: it draws many
+tokens to test their distribution; it never runs on simulated devices, which agree token by token with the reference.
+`one_backend`: it tests the op's wrapper or schema, and its result on one backend holds for all; simulated devices run
+it only in all. `slow_in_triton`: interpreted Triton runs it only in all. `not_triton`: Triton does not support what it
+tests.
 """
 
 import os
@@ -25,7 +26,7 @@ FIXTURES = ("backend", "op_backend", "sweep_backend", "isa_backend")
 
 
 def values(item):
-    """What each of a test's parametrize marks gives it, as (names, the values' identities)."""
+    """Return the values that a test gets from each of its parametrize marks, as (names, the values' identities)."""
     given = item.callspec.params if hasattr(item, "callspec") else {}
     names = [mark.args[0] for mark in item.iter_markers("parametrize")]
     split = [[x.strip() for x in one.split(",")] if isinstance(one, str) else list(one) for one in names]
@@ -38,7 +39,7 @@ def backend_of(item):
 
 
 def each_value_once(combinations):
-    """The places of a few of these sets which hold all that any of them holds, taken greedily."""
+    """Return the indices of a few of these sets that together hold what all of them hold, chosen greedily."""
     wanted, taken = set().union(*combinations), []
     while wanted:
         best = max(range(len(combinations)), key=lambda i: len(wanted & combinations[i]))
@@ -63,7 +64,7 @@ def in_tier(item, tier):
 
 
 def select(items, tier=TIER):
-    """The items of a tier, in their order."""
+    """Return the items of a tier, in their order."""
     items = [item for item in items if in_tier(item, tier)]
     if tier == "all":
         return items
@@ -76,5 +77,5 @@ def select(items, tier=TIER):
 
 
 def key(item):
-    """Items that differ by their parameters alone have one key."""
+    """Return a key that is equal for items of one backend that differ only in their other parameters."""
     return str(backend_of(item)), item.nodeid.split("[")[0]

@@ -160,7 +160,7 @@ def _gpus():
 def _built():
     """Return (compiler, archs) from the mark that the build left in the binary; None without a binary.
 
-    The binary may not load on this machine, so the mark is searched in its bytes.
+    The binary may not load on this machine, so its bytes are searched for the mark.
     """
     if not _CUDA_LIBRARY.exists():
         return None

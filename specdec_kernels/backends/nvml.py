@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NVIDIA GPUs of this machine, by the driver's management library.
+"""The NVIDIA GPUs of this machine, read from the driver's management library (NVML).
 
 CUDA is not initialised, so forking stays safe.
 """
@@ -16,7 +16,7 @@ class Gpus(NamedTuple):
 
 
 def gpus() -> Gpus | None:
-    """Return this machine's GPUs; without a driver, no capabilities; None if that cannot be found out."""
+    """Return this machine's GPUs: none of them without a driver, and None if NVML cannot tell."""
     nvml = _library("libnvidia-ml.so.1")
     if nvml is None:
         return None if _library("libcuda.so.1") else Gpus((0, 0), [])

@@ -53,13 +53,13 @@ def _refuse_tracked(overload, args, kwargs, is_tracked):
 def refuse_dual(op: str, arguments: tuple) -> None:
     """Raise for a dual tensor of forward-mode AD outside of torch.func.
 
-    That has no dispatch key, so the public functions call this.
+    Forward-mode AD has no dispatch key, so the public functions call this.
     """
     if torch.compiler.is_dynamo_compiling():  # Dynamo cannot trace unpack_dual()
         return
     for argument, x in zip(taken(op), arguments):
         if isinstance(x, torch.Tensor) and not _functorch.is_functorch_wrapped_tensor(x) and _is_dual(x):
-            _refuse(op, argument.name)  # a wrapped tensor comes to call()
+            _refuse(op, argument.name)  # call() handles wrapped tensors
 
 
 def _is_dual(x):

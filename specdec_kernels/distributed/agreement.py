@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first round of a call: that all ranks make the same one. Its size is fixed, so it cannot hang on what differs."""
+"""The first round of a call, in which ranks check that all of them make the same call.
+
+Its size is fixed, so it cannot hang when arguments differ.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from specdec_kernels.distributed.collectives import gather
 from specdec_kernels.distributed.fingerprint import fingerprint
 
 OPS = ("verify_chain", "verify_tree", "row_stats", "sample", "row_gap", "kseq_rho")
-SLOTS = 64  # int64 each: the op, whether the rank can make the call, then its arguments
+SLOTS = 64  # int64 each: the op, whether this rank has an error, then a digest of each argument
 
 
-SMALL = 1 << 16  # bytes of a tensor that are compared as they are
+SMALL = 1 << 16  # bytes up to which a tensor's contents are hashed; larger tensors by their fingerprint
 
 
 def digest(*parts) -> int:
-    """Of tensors by what they hold, and of anything else by its repr. What is large is not copied."""
+    """Hash tensors by their contents, and anything else by its repr. Large tensors are not copied."""
     found = hashlib.blake2b(digest_size=8)
     for part in parts:
         if isinstance(part, torch.Tensor):
@@ -34,16 +37,16 @@ def digest(*parts) -> int:
 
 
 def _bytes_of(x: torch.Tensor) -> bytes:
-    """What x holds, or its fingerprint."""
+    """Return the bytes of x, or of its fingerprint if x is large."""
     if x.nbytes > SMALL:
         return int(fingerprint(x)).to_bytes(8, "little", signed=True)
-    # reshape() leaves [1] the stride it has, with which bytes cannot be viewed
+    # A clone, since reshape() may keep a stride other than 1 for a single entry, which view() then refuses.
     own = x.detach().clone(memory_format=torch.contiguous_format)
     return own.view(-1).view(torch.uint8).cpu().numpy().tobytes()
 
 
 def agree(op: str, shards, arguments: Mapping[str, object], problem: Exception | None) -> None:
-    """Raises on every rank where one of them makes another call, or cannot make its own (`problem`)."""
+    """Raise on every rank if one of them makes another call, or cannot make its own (`problem`)."""
     mine = torch.zeros(SLOTS, dtype=torch.int64, device="cpu")
     mine[0], mine[1] = OPS.index(op), problem is not None
     for i, value in enumerate(arguments.values()):

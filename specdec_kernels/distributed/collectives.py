@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks send each other, as ``torch.distributed`` does it. Every shape is known before: none follows from data."""
+"""The collectives that the ops use, by ``torch.distributed``. Every shape is known beforehand: none depends on data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 
 def gather(op: str, shards, mine: torch.Tensor) -> torch.Tensor:
-    """[ranks, *shape] of every rank's [*shape]"""
+    """Return the tensors [*shape] of all ranks as [ranks, *shape]."""
     everyone = mine.new_empty(shards.ranks, *mine.shape)
     try:
         _all_gather(everyone.flatten(), mine.flatten(), group=shards.group)
@@ -27,7 +27,7 @@ def gather(op: str, shards, mine: torch.Tensor) -> torch.Tensor:
 def all_to_all(
     op: str, shards, pieces: Sequence[torch.Tensor], shapes: Sequence[tuple[int, ...]]
 ) -> list[torch.Tensor]:
-    """What every rank has for this one, of these shapes. pieces: what this one has for each of them."""
+    """Send pieces[r] to rank r; return what each rank sent to this one, in these shapes."""
     x = pieces[0]
     sent = [piece.numel() for piece in pieces]
     received = [prod(shape) for shape in shapes]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops of the same names, of rows that are split over ranks."""
+"""The ops on rows that are split over ranks, under the names of the ops on whole rows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _over_ranks(function: Callable, target: str, draft: str | None, example: str
         shards.traffic.calls += 1
         exchange = _exchange(shards, mine)
         problem = _problem(function, arguments, sides, exchange)
-        out = arguments.pop("out", None)  # written when all is found; what each rank gives is its own business
+        out = arguments.pop("out", None)  # filled at the end; ranks need not agree on it
         if shards.checked:
             _agree(op, arguments, sides, shards, exchange, problem)
         elif problem is not None:
@@ -90,7 +90,7 @@ def _exchange(shards: Shards, rows) -> str:
 
 
 def _problem(function, arguments, sides, exchange) -> Exception | None:
-    """With what this rank alone has: its part of the rows, and where results are to be written"""
+    """Return the error in what only this rank has, its slice of the rows and `out`; None if there is none."""
     op = function.__name__
     for name, of in sides.items():
         rows = logits_of(arguments[name])
@@ -113,12 +113,12 @@ def _problem(function, arguments, sides, exchange) -> Exception | None:
 
 
 def _agree(op, arguments, sides, shards, exchange, problem):
-    """What all ranks are given alike; of rows that are split, all but the entries."""
+    """Check that all ranks have the same arguments; of rows that are split, everything except the entries."""
     split = (shards.vocab_size, shards.bounds, exchange)
     same: dict[str, object] = {"shards": split, "instructions": (whole.backends.cpu_isa(), whole.backends.chosen())}
     known = rows_of(op)
     for name, x in arguments.items():
-        rows = x if isinstance(x, Rows) else Rows(x)  # a tensor stands for its Rows, on another rank too
+        rows = x if isinstance(x, Rows) else Rows(x)  # so a tensor equals its Rows on another rank
         same |= {f"{name}.{field}": y for field, y in rows._asdict().items()} if name in known else {name: x}
     for name, of in sides.items():
         rows = logits_of(arguments[name])
@@ -128,21 +128,21 @@ def _agree(op, arguments, sides, shards, exchange, problem):
 
 
 def _rows(op, rows, of, shards, first):
-    """Rows that say they are whole, and what they are made of: this rank's chunks."""
+    """Return this rank's chunks of the rows, and a view of them in the shape of whole rows, which the op takes."""
     rows = rows.detach()
     V = of.vocab_size if of else rows.size(-1)
     to = slices(V, first)
     begin, end = to[shards.rank], to[shards.rank + 1]
     mine = of.rearranged(op, rows, to) if of else rows[..., begin:end]
-    if begin == end:  # nothing of it is read, but each row has an address of its own
+    if begin == end:  # never read, but each row needs an address of its own
         mine = rows.new_empty((*rows.shape[:-1], 1))
-    return mine, mine[..., :1].expand(*mine.shape[:-1], V)  # the op finds the others behind the first
+    return mine, mine[..., :1].expand(*mine.shape[:-1], V)  # last stride 0: the op's reader adds the offset
 
 
 def _rounds(op, shards, first, call):
-    """The call again and again, each time with more of what other ranks know, until nothing is asked any more."""
+    """Repeat the call, each time with more results from other ranks, until it needs no more of them."""
     ops = torch.ops.specdec_shards
-    handle = ops.open([*first[:-1], MAX_VOCABULARY // CHUNK], shards.rank)  # a draft's vocabulary may be the larger
+    handle = ops.open([*first[:-1], MAX_VOCABULARY // CHUNK], shards.rank)  # the draft's vocabulary may be larger
     try:
         while True:
             ops.enter(handle)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which part of a vocabulary lies on which rank, and the few entries that change hands before a call.
+"""The split of a vocabulary over ranks, and the few entries that move between ranks before a call.
 
-Sums over a row are made of chunks of 1,024 entries, so a chunk has to lie on one rank. Where a slice ends inside one,
-the rank that holds the most of it is handed the rest: at most 1,023 entries a row and boundary.
+Sums over a row are sums over chunks of 1,024 entries, so each chunk must be on one rank. If a slice ends inside a
+chunk, the rank that holds most of the chunk receives the rest: at most 1,023 entries per row and boundary.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ EXCHANGES = ("chunks", "rows")
 
 @dataclass
 class Traffic:
-    """What the calls so far have cost, the same on every rank."""
+    """The communication of all calls so far; the same on every rank."""
 
     calls: int = 0
-    rounds: int = 0  # collectives, one after the other
-    gathered: int = 0  # bytes that all ranks together told each other, as every rank holds them in the end
-    moved: int = 0  # bytes of entries that changed hands
+    rounds: int = 0  # collective operations, in sequence
+    gathered: int = 0  # bytes that every rank holds after the gathers, sent by all ranks together
+    moved: int = 0  # bytes of entries that were sent to another rank
 
     @property
     def bytes(self) -> int:
@@ -40,16 +40,17 @@ class Shards:
     """A vocabulary split over the ranks of a process group: rank r holds the ids [bounds[r], bounds[r + 1]).
 
     Args:
-        vocab_size: V, of whole rows.
-        bounds: R + 1 ascending ids from 0 to V; a rank may have none. Not given: as even as can be, the first with
-            one more (what ``torch.tensor_split`` gives). Multiples of 1,024 cost nothing on top; others, see above.
+        vocab_size: V, the length of whole rows.
+        bounds: R + 1 ascending ids from 0 to V; a rank's slice may be empty. Default: slices as even as possible, the
+            first ones larger by one (as ``torch.tensor_split``). If every bound is a multiple of 1,024 no entry moves
+            before a call; otherwise at most 1,023 entries move per row and bound.
         group: a ``torch.distributed`` process group; None: the default one.
-        exchange: "chunks": ranks tell each other what chunks of rows add up to, and no rank holds a row; CPU tensors
-            only. "rows": each rank is handed the whole rows of its share of the requests (docs/sharded.md says when
-            that is the better way). None: "rows" on a GPU, else "chunks".
-        checked: every call begins with a round in which ranks compare their arguments; of large ones, such as a draft's
-            rows that every rank has whole, a fingerprint. Without it nothing waits for a
-            GPU, and calls that differ end in the process group's timeout, or in different results.
+        exchange: "chunks": ranks exchange sums of chunks, and no rank holds a whole row; CPU tensors only. "rows": each
+            rank receives the whole rows of its share of the requests (docs/sharded.md says when that is better). None:
+            "rows" on a GPU, else "chunks".
+        checked: every call begins with a round in which ranks compare their arguments, large ones (such as a draft's
+            whole rows) by a fingerprint. If False, nothing waits for a GPU, and calls that differ end in the process
+            group's timeout, or in different results.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.
@@ -90,16 +91,16 @@ class Shards:
 
     @property
     def here(self) -> slice:
-        """The ids that lie on this rank: rows[..., shards.here] of whole rows."""
+        """The ids on this rank: its slice of whole rows is rows[..., shards.here]."""
         return slice(*self.bounds[self.rank : self.rank + 2])
 
     @property
     def size(self) -> int:
-        """Entries of a row that lie on this rank."""
+        """The number of entries of a row on this rank."""
         return self.here.stop - self.here.start
 
     def chunk_owners(self) -> tuple[int, ...]:
-        """R + 1 numbers of chunks: rank r has those from its own up to the next one's."""
+        """Return R + 1 indices of chunks: rank r has those from its own index up to the next rank's."""
 
         def owner(chunk):
             begin, end = chunk * CHUNK, min((chunk + 1) * CHUNK, self.vocab_size)
@@ -110,10 +111,10 @@ class Shards:
         return tuple(sum(o < r for o in owners) for r in range(self.ranks + 1))
 
     def rearranged(self, op: str, rows: torch.Tensor, to: tuple[int, ...]) -> torch.Tensor:
-        """This rank's slice [..., size] of rows, as it is where `to` are the bounds: what moves is sent."""
+        """Return this rank's slice of the rows under the bounds `to`. Entries that change ranks are sent."""
         moves = [overlap(self.bounds, to, r, s) for r in range(self.ranks) for s in range(self.ranks) if r != s]
         if not any(end > begin for begin, end in moves):
-            return rows  # on all ranks alike
+            return rows  # the same on all ranks
         me, lead = self.rank, rows.shape[:-1]
         mine = self.bounds[me]
         n = prod(lead)
@@ -133,11 +134,11 @@ class Shards:
 
 
 def slices(vocab_size: int, first: tuple[int, ...]) -> tuple[int, ...]:
-    """The ids where the chunks [first[r], first[r + 1]) begin; the last rank has all behind."""
+    """Return the bounds, in ids, of the chunks [first[r], first[r + 1]). The last rank has all remaining ids."""
     return (*(min(c * CHUNK, vocab_size) for c in first[:-1]), vocab_size)
 
 
 def overlap(bounds, to, r, s) -> tuple[int, int]:
-    """The ids that lie on rank r by `bounds` and on rank s by `to`; (0, 0) where there are none."""
+    """Return the ids that are on rank r under `bounds` and on rank s under `to`; (0, 0) if there are none."""
     begin, end = max(bounds[r], to[s]), min(bounds[r + 1], to[s + 1])
     return (begin, end) if begin < end else (0, 0)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole rows on the ranks that verify them: an all-to-all hands each rank the rows of its share of the requests, it
-calls the op on them, and what it found goes around. Two rounds whose shapes the arguments give, whatever the op.
+"""The exchange of whole rows: each rank verifies a share of the requests.
 
-Where requests cannot be told apart before a device has answered (ragged batches, rows by number), or are fewer than
-the ranks, every rank gets all rows and makes the whole call.
+An all-to-all sends each rank the whole rows of its share. The rank calls the op on them, and a gather sends its results
+to all ranks. These are two rounds for every op, and their shapes follow from the arguments.
+
+If requests cannot be separated on the host (ragged batches, rows by index), or are fewer than the ranks, every rank
+gets all rows and makes the whole call.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Share = tuple[int, int]  # requests [begin, end)
 
 
 def logits_of(side: Any) -> Any:
-    """Of Rows, or of a tensor that stands for them"""
+    """Return the logits of Rows; a plain tensor is its own logits."""
     return side.logits if isinstance(side, Rows) else side
 
 
@@ -35,7 +37,7 @@ def with_logits(side: Any, logits: torch.Tensor) -> Any:
 
 
 def call_on_whole_rows(op: str, function: Callable, arguments: Mapping[str, Any], sides: Mapping[str, Any], shards):
-    """function(**arguments), of which the rows of `sides` lie on all ranks, by their Shards; of None they are whole."""
+    """Call the function on whole rows. sides: the Shards of each side's rows, or None if they are whole already."""
     n = len(logits_of(arguments[next(iter(sides))]))
     shares = _shares(op, arguments, n, shards.ranks)
     if shares is None:
@@ -53,7 +55,7 @@ def call_on_whole_rows(op: str, function: Callable, arguments: Mapping[str, Any]
     problem: Exception | None = None
     try:
         found = function(**mine)
-    except Exception as error:  # of values on the CPU: other ranks' requests may be in order
+    except Exception as error:  # about values on the CPU: other ranks' requests may be valid
         problem = error
     if shards.checked:
         agree(op, shards, {}, problem)
@@ -63,20 +65,20 @@ def call_on_whole_rows(op: str, function: Callable, arguments: Mapping[str, Any]
 
 
 def _shares(op: str, arguments: Mapping[str, Any], n: int, ranks: int) -> list[Share] | None:
-    """Of each rank; None where each makes the whole call."""
+    """Return each rank's share of the n requests; None if each rank makes the whole call."""
     anywhere = any(x.per == "whole" and _given(arguments, place) is not None for place, x in places(op).items())
     return None if anywhere or not 1 < ranks <= n else list(pairwise(n * r // ranks for r in range(ranks + 1)))
 
 
 def _given(arguments: Mapping[str, Any], place: str) -> Any:
-    """An argument, or a field of Rows."""
+    """Return an argument, or a field of Rows (None if the argument is a plain tensor)."""
     name, _, field = place.partition(".")
     x = arguments[name]
     return x if not field else getattr(x, field) if isinstance(x, Rows) else None
 
 
 def share_of(op: str, arguments: Mapping[str, Any], n: int, begin: int, end: int) -> dict[str, Any]:
-    """The arguments of requests, or rows, [begin, end) of n. The table of arguments says what has an entry for each."""
+    """Return the arguments of requests, or rows, [begin, end) of n. The table of arguments shows which are cut."""
     table = places(op)
 
     def share(place, x):
@@ -89,19 +91,19 @@ def share_of(op: str, arguments: Mapping[str, Any], n: int, begin: int, end: int
         if known is None or not isinstance(x, torch.Tensor):
             return x
         if known.per == "count":
-            return x.clamp(begin, end) - begin  # in this order: the difference of an int32 may not be one
+            return x.clamp(begin, end) - begin  # clamped first: the difference alone could overflow int32
         return x[begin:end] if known.is_cut(x.dim()) and len(x) == n else x
 
     return {name: share(name, x) for name, x in arguments.items()}
 
 
 def _like(x: Any, parts: list) -> Any:
-    """A tuple, a named one or a list, of other parts."""
+    """Return a tuple, named tuple or list of x's type, with other parts."""
     return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
 
 
 def dealt(op: str, of, rows: torch.Tensor, shares: Sequence[Share]) -> torch.Tensor:
-    """This rank's share of the rows [n, ..., size] that lie on all ranks, as [end - begin, ..., vocab_size]"""
+    """Return this rank's share of the rows [n, ..., size] of all ranks, as [end - begin, ..., vocab_size]."""
     begin, end = shares[of.rank]
     widths = [b - a for a, b in pairwise(of.bounds)]
     shapes = [(end - begin, *rows.shape[1:-1], width) for width in widths]
@@ -113,15 +115,15 @@ def dealt(op: str, of, rows: torch.Tensor, shares: Sequence[Share]) -> torch.Ten
 
 
 def gathered(op: str, of, rows: torch.Tensor) -> torch.Tensor:
-    """All the rows [..., size] that lie on all ranks, as [..., vocab_size]"""
+    """Return all rows, of which each rank has a slice [..., size], as [..., vocab_size]."""
     widths = [b - a for a, b in pairwise(of.bounds)]
-    mine = rows.new_empty(*rows.shape[:-1], max(widths))  # a gather wants the same of each
+    mine = rows.new_empty(*rows.shape[:-1], max(widths))  # a gather needs equal shapes
     mine[..., : of.size] = rows.detach()
     return _side_by_side([x[..., :width] for x, width in zip(gather(op, of, mine), widths)], of.vocab_size)
 
 
 def _side_by_side(parts: Sequence[torch.Tensor], V: int) -> torch.Tensor:
-    """One row of each, behind one another; every row begins at 16 bytes, as kernels read them best."""
+    """Concatenate slices of rows. Every row begins at a multiple of 16 bytes, for the kernels' widest loads."""
     x = parts[0]
     unit = 16 // x.element_size()
     out = x.new_empty(*x.shape[:-1], -(-V // unit) * unit)[..., :V]
@@ -131,7 +133,7 @@ def _side_by_side(parts: Sequence[torch.Tensor], V: int) -> torch.Tensor:
 
 
 class _Checks(TorchDispatchMode):
-    """Ops look at their arguments, and do not run."""
+    """A mode in which ops check their arguments and do not run."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function.namespace == "specdec":
@@ -140,8 +142,10 @@ class _Checks(TorchDispatchMode):
 
 
 def check(function: Callable, arguments: Mapping[str, Any], sides: Mapping[str, Any]) -> None:
-    """Raises what the op would of the whole batch, on every rank alike, where a share might pass on one of them. Slices
-    stand for whole rows, one entry for an empty slice."""
+    """Raise the op's errors for the whole batch, on every rank: a rank's share alone might pass.
+
+    Slices stand for whole rows, one entry for an empty slice.
+    """
     rows = {name: logits_of(arguments[name]) for name in sides}
     some = {name: x if x.size(-1) else x.new_empty((*x.shape[:-1], 1)) for name, x in rows.items()}
     with _Checks():
@@ -149,7 +153,7 @@ def check(function: Callable, arguments: Mapping[str, Any], sides: Mapping[str, 
 
 
 def _everyones(op: str, found: Any, shares: Sequence[Share], shards) -> Any:
-    """What all ranks found of their shares [end - begin, ...], behind one another: one round."""
+    """Return the results [end - begin, ...] of all ranks' shares, concatenated, after one round."""
     results = [found] if isinstance(found, torch.Tensor) else list(found)
     parts: list[Any] = [x.stats if isinstance(x, Rows) else x for x in results]
     most = max(end - begin for begin, end in shares)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops in Triton: for GPUs that the CUDA binary does not cover, for ROCm, and on CPU tensors under
-TRITON_INTERPRET=1. C++ checks a call and makes its results, Triton writes them."""
+"""The ops in Triton: for GPUs that the CUDA binary does not cover, for ROCm, and for CPU tensors if TRITON_INTERPRET=1.
+
+C++ checks a call and allocates its results; Triton fills them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _libraries = []  # a registration lives as long as its library object
 
 
 def register(dispatch_key: str) -> None:
-    """Make these the implementations of torch.ops.specdec.* for a dispatch key, in place of any there."""
+    """Register these as the kernels of torch.ops.specdec.* for a dispatch key. They replace any others."""
     library = torch.library.Library("specdec", "IMPL", dispatch_key)
     override = {"allow_override": True} if "allow_override" in inspect.signature(library.impl).parameters else {}
     with warnings.catch_warnings():
@@ -31,9 +33,12 @@ def register(dispatch_key: str) -> None:
 
 
 def writer_of(op: str) -> Callable[[tuple | torch.Tensor, tuple], None]:
-    """The function of the op's name in the module of its name, of the op's results and arguments. It is handed those
-    arguments that it names; of a side, as `target` or `draft`, those that GivenRows names, as penalties of a side those
-    that GivenPenalties names. What it does not name and a call gives is refused."""
+    """Return a function of an op's results and arguments that fills the results.
+
+    It calls the function named after the op, in the module of that name, with the arguments that its parameters name. A
+    parameter `target` or `draft` takes the fields of GivenRows of that side, one that ends in `penalties` those of
+    GivenPenalties. If a call gives an argument that no parameter takes, it raises.
+    """
     function = getattr(importlib.import_module(f"{__package__}.{op}"), op)
     known = taken(op)
     names: list[str | tuple[str, ...]] = []
@@ -57,13 +62,15 @@ def writer_of(op: str) -> Callable[[tuple | torch.Tensor, tuple], None]:
 
 
 def op_of(op: str) -> Callable:
-    """An op, by a name of dispatch.overloads(): specdec_check's looks at the arguments and makes the results, and
-    Triton's function writes them."""
+    """Return the implementation of an op or overload, named as by dispatch.overloads().
+
+    The op of specdec_check checks the arguments and allocates the results; Triton's function fills them.
+    """
     name, _, overload = op.partition(".")
     prepare = getattr(getattr(torch.ops.specdec_check, name), overload or "default")
     write = writer_of(name)
 
-    @torch.no_grad()  # torch's own operations inside must not make what they return require grad
+    @torch.no_grad()  # or torch's own operations inside would return tensors that require grad
     def call(*args, **out):
         results = prepare(*args, **out)
         write(tuple(out.values()) if out else results, args)

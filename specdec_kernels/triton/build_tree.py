@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""build_tree: csrc/ops/build_tree/build_tree.h, a program per request. Drafts are compared in tiles of all pairs."""
+"""build_tree (csrc/ops/build_tree/build_tree.h): a program per request. All pairs of drafts are compared in tiles."""
 
 import torch
 import triton
@@ -14,7 +14,7 @@ MAX_K = tl.constexpr(MAX_DRAFTS)
 
 @triton.jit
 def load_level(draft_tokens, request, draft_stride, level_stride, draft_nodes, nodes, k, l, K, L):
-    """The node that each draft k stands at, one level up, and its token at level l: -1 where it has ended."""
+    """Return the node of each draft k at the level above l, and its token at level l; -1 after its end."""
     inside = k < K
     at = tl.load(draft_nodes + nodes + k * L + l - 1, mask=inside & (l > 0), other=0)
     going = inside & (at >= 0)
@@ -41,7 +41,7 @@ def build_tree_kernel(
         tl.store(multiplicity + node, tl.where(node == 0, K, 0), mask=node < N)
     tl.debug_barrier()
 
-    first = 1  # node of this level
+    first = 1  # the first node of this level
     for l in range(0, L):
         for begin in range(0, K, TILE):
             k = begin + lane
@@ -57,7 +57,7 @@ def build_tree_kernel(
             tl.store(leaders + k, tl.where(token < 0, -1, lead), mask=k < K)
         tl.debug_barrier()
 
-        every = tl.zeros([TILE], tl.int32)  # leaders of this level, summed over tiles
+        every = tl.zeros([TILE], tl.int32)  # leaders of this level, counted by lane
         for begin in range(0, K, TILE):
             k = begin + lane
             at, token = load_level(draft_tokens, request, draft_stride, level_stride, draft_nodes, nodes, k, l, K, L)

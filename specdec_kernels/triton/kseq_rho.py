@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The best rho of K-SEQ: csrc/ops/kseq_rho/kseq_rho.h for ROWS pairs at once. One program makes all passes of the
-search, and finds the pair in the cache from the second one on."""
+"""The best rho of K-SEQ (csrc/ops/kseq_rho/kseq_rho.h), for ROWS pairs at once. One program makes all passes of the
+search, and from the second pass on reads the pair from the cache."""
 
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ MOST_PASSES = tl.constexpr(24)
 
 
 class Pairs(NamedTuple):
-    """Rows p and q of the requests b."""
+    """The rows p and q of the requests b."""
 
     target: Any
     draft: Any
@@ -33,7 +33,7 @@ class Pairs(NamedTuple):
 
 @triton.jit
 def pair_weights(side, b, d, c, alive, DRAFT: tl.constexpr, S):
-    """Chunk c of rows as a residual sees it, NaN where it is no law."""
+    """Return the weights of chunk c as a residual uses them; NaN if the row is invalid."""
     z, w = entries(side, b, d, c, alive & (d.hot < 0), DRAFT and side.PROBS, S)
     if side.PROBS:
         return tl.where(is_bad(z)[:, None], float("nan"), w)
@@ -50,7 +50,7 @@ def both_weights(pairs, c, alive, S):
 
 @triton.jit
 def under_by_fours(x, y, t, S):
-    """(x - t y)+ of a chunk: four neighbours are added up in float32, the rest will be in float64."""
+    """Return (x - t y)+ of a chunk, summed over groups of four in float32. All further sums are in float64."""
     w = tl.maximum(tl.fma(tl.broadcast_to(-t[:, None], y.shape), y, x), 0.0)
     if S.WIDTH >= 4:
         w = tl.sum(tl.reshape(w, [S.ROWS, S.WIDTH // 4, 4]), 2)
@@ -74,17 +74,17 @@ def power(r, k):
 def rejected(t, under, p_mass, q_mass):
     return tl.minimum(
         tl.maximum((under + (t * q_mass - p_mass)) / (t * q_mass), 0.0), 1.0
-    )  # but for rounding it lies there
+    )  # only rounding takes it out of [0, 1]
 
 
 @triton.jit
 def excess(t, under, p_mass, q_mass, k, guard):
-    """f [ROWS, points], above what it may be if the sum is off by `guard` of itself. Masses and k are [ROWS, 1]."""
+    """Return f [ROWS, points], for a sum that is larger by the share `guard`. Masses and k are [ROWS, 1]."""
     return under / p_mass * (1 + guard) - power(rejected(t, under, p_mass, q_mass), k)
 
 
 class Bracket(NamedTuple):
-    """Where f crosses 0, what was summed at both ends, and the sum's slopes outside them. All are [ROWS, 1]."""
+    """Where f crosses 0: both ends, the sums there, and the sum's slopes outside of them. All are [ROWS, 1]."""
 
     lo: Any
     lo_under: Any
@@ -96,8 +96,9 @@ class Bracket(NamedTuple):
 
 @triton.jit
 def crossing(bracket, dip_lo, dip_hi, p_mass, q_mass, k):
-    """Where f crosses 0 in the bracket if the sum dips below its chord by min(w dip_lo, (1 - w) dip_hi), in 32nds of
-    32nds, rounded up. All are [ROWS, 1]."""
+    """Return where f crosses 0, as a share of the bracket, rounded up to a multiple of 2^-10.
+
+    The sum is taken to be min(w dip_lo, (1 - w) dip_hi) below its chord. All are [ROWS, 1]."""
     begin = bracket.lo * 0
     i = tl.arange(0, 32)[None, :]
     for turn in tl.static_range(2):
@@ -113,13 +114,13 @@ def crossing(bracket, dip_lo, dip_hi, p_mass, q_mass, k):
 
 @triton.jit
 def column(x, m):
-    """Column m of [ROWS, 4]."""
+    """Return column m of x [ROWS, 4]."""
     return tl.sum(tl.where(tl.arange(0, 4)[None, :] == m, x, 0.0), 1)
 
 
 @triton.jit
 def at_point(t, under, x):
-    """What was summed at the candidate x [ROWS, 1]."""
+    """Return the sum at the candidate x [ROWS, 1]."""
     return tl.max(tl.where(t == x, under, -1.0), 1)[:, None]
 
 
@@ -136,7 +137,7 @@ def masses_of(pairs, alive, S):
 
 @triton.jit
 def clipped_sums(pairs, t, alive, S):
-    """sum (p - t q)+ at the four candidates t [ROWS, 4], in one pass."""
+    """Return sum (p - t q)+ at the four candidates t [ROWS, 4], in one pass."""
     SUMS: tl.constexpr = S.WIDTH // 4 if S.WIDTH >= 4 else S.WIDTH
     s0 = tl.zeros([S.ROWS, SUMS], tl.float64)
     s1 = tl.zeros([S.ROWS, SUMS], tl.float64)
@@ -159,8 +160,9 @@ def clipped_sums(pairs, t, alive, S):
 
 @triton.jit
 def shrink(bracket, t, under, valid, going):
-    """To the largest candidate where f > 0, with the slope from the point before it; then to the smallest one beyond
-    where f <= 0, with the slope to the point after it."""
+    """Move lo to the largest candidate with f > 0, and hi to the smallest one beyond it with f <= 0.
+
+    The slopes are then those from the point before lo, and to the point after hi."""
     lo, lo_under = bracket.lo, bracket.lo_under
     inside = going & (t > lo) & (t < bracket.hi)
     new = tl.maximum(tl.max(tl.where(inside & ~valid, t, 0.0), 1)[:, None], lo)
@@ -195,7 +197,8 @@ def still_open(bracket, p_mass, q_mass, k):
 
 @triton.jit
 def candidates(bracket, smooth, p_mass, q_mass, k):
-    """Four points of the bracket: about where the sum, between its chord and its tangents, crosses, or evenly laid."""
+    """Return four points of the bracket: if `smooth`, around where f crosses 0 with the sum between its chord and
+    tangents, else evenly spaced."""
     width = bracket.hi - bracket.lo
     begin = bracket.lo * 0 + 0.2
     end = bracket.lo * 0 + 0.8
@@ -210,7 +213,7 @@ def candidates(bracket, smooth, p_mass, q_mass, k):
 
 @triton.jit
 def search(pairs, t, last, p_mass, q_mass, k, alive, going, S):
-    """The bracket between the candidates t that is left in the end."""
+    """Return the last bracket of the search that begins with the candidates t."""
     zero = p_mass * 0
     bracket = Bracket(column(t, 0)[:, None], zero, last, zero, zero, zero)
     turn = 1
@@ -233,7 +236,7 @@ def search(pairs, t, last, p_mass, q_mass, k, alive, going, S):
 
 @triton.jit
 def kseq_search(pairs, k, alive, S):
-    """rho, beta, p_acc [ROWS] float64; k [ROWS] int64; a chunk of the wider row has S.WIDTH lanes."""
+    """Return rho, beta and p_acc, [ROWS] float64. k is [ROWS] int64; a chunk of the wider row has S.WIDTH lanes."""
     p_mass, q_mass = masses_of(pairs, alive, S)
     law = (p_mass > 0) & (p_mass < float("inf")) & (q_mass > 0)
     most = tl.maximum(k, 1)[:, None]
@@ -251,7 +254,7 @@ def kseq_search(pairs, k, alive, S):
     r = rejected(found.hi, found.hi_under, p_mass, q_mass)
     ceiling = most.to(tl.float64)
     rho = tl.where(found.hi == last, ceiling, tl.minimum(tl.maximum(found.hi / one, 1.0), ceiling))
-    apart = (k > 1) & (found.hi_under >= p_mass * (1 - GUARD))  # nothing in common that could be told from rounding
+    apart = (k > 1) & (found.hi_under >= p_mass * (1 - GUARD))  # p and q overlap by no more than rounding
     rho = tl.where(apart | ~law[:, None], ceiling, rho)
     beta = tl.where(law[:, None], tl.where(apart, 0.0, 1 - r), float("nan"))
     p_acc = tl.where(law[:, None], tl.where(apart, 0.0, 1 - power(r, k)), float("nan"))

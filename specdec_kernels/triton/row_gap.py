@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""row_gap: how far a draft's row is from the target's, and how sure each of them is (csrc/ops/row_gap/row_gap.h). One
-pass over both."""
+"""row_gap: the distance between a draft's row and the target's, and the confidence of each, in one pass over both
+(csrc/ops/row_gap/row_gap.h)."""
 
 import triton
 import triton.language as tl
@@ -27,7 +27,7 @@ from .row_stats import dist
 
 @triton.jit
 def sureness(side, d, z, S):
-    """Of a tile: its part of the entropy, its largest entry, and whether the row is no law."""
+    """Return a tile's part of the entropy, its largest entry, and whether the row is invalid."""
     if side.PROBS:
         normal = (z >= 1.1754943508222875e-38) & (z < float("inf"))
         x = tl.where(normal, z, 1.0)
@@ -36,7 +36,7 @@ def sureness(side, d, z, S):
     else:
         scale = tl.where(d.hot >= 0, 1.0, d.stats.scale)
         x = scaled(z, each(d.stats.max, S)[:, None], each(scale, S)[:, None])
-        x = tl.maximum(x, -100.0)  # below it exp(x) is nothing, and x must be finite
+        x = tl.maximum(x, -100.0)  # x is bounded where its weight is 0, so that their product is finite
         part = tl.where(z >= each(d.stats.cutoff, S)[:, None], weight_of(x * LOG2E) * -x, 0.0)
         bad = d.stats.log_norm != d.stats.log_norm
     return sum_of(part, S), max_of(finite_max(z), S), bad
@@ -44,7 +44,7 @@ def sureness(side, d, z, S):
 
 @triton.jit
 def sure(side, d, parts, top, bad):
-    """The entropy and the largest probability of a row."""
+    """Return the entropy and the largest probability of a row."""
     nan = float("nan")
     if side.PROBS:
         lost = bad | ~(top > 0)

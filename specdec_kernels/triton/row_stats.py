@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """row_stats: the four floats of a row from its chunk sums, with every filter (csrc/core/filters.h). One wide launch
-sums the chunks; in the second, one program a row makes the four floats."""
+sums the chunks; in a second one, a program per row computes the four floats."""
 
 import torch
 import triton
@@ -42,20 +42,20 @@ def temperature_of(side, b, mask):
 
 @triton.jit
 def is_cold(temperature):
-    """Greedy: a subnormal temperature is one of 0, since its inverse would overflow."""
+    """Return whether a row is greedy. A subnormal temperature counts as 0, since its inverse would overflow."""
     return (temperature >= 0) & (temperature < 1.1754943508222875e-38)
 
 
 @triton.jit
 def scale_of(temperature):
-    """1 / T rounded once, at most 2^126, so that 2 scale log2(e) is finite; infinity is the mark of a greedy row."""
+    """Return 1 / T, rounded once, at most 2^126, so that 2 scale log2(e) is finite; infinity marks a greedy row."""
     cold = is_cold(temperature)
     return tl.where(cold, float("inf"), (1.0 / tl.where(cold, 1.0, temperature).to(tl.float64)).to(tl.float32))
 
 
 @triton.jit
 def row_max(side, at, exists, S):
-    """The largest finite logit of the row, a zero as +0, and whether the row is no law: NaN, +inf, or nothing
+    """Return the largest finite logit of the row (a zero as +0), and whether the row is invalid: NaN, +inf, or nothing
     finite."""
     chunks = chunks_of(side)
     top = start(-float("inf"), tl.float32, S)
@@ -72,7 +72,7 @@ def row_max(side, at, exists, S):
 
 @triton.jit
 def row_sum(side, at, top, scale, exists, S):
-    """sum of exp((z - top) * scale) over the row, chunk by chunk, in float64."""
+    """Return the sum of exp((z - top) * scale) over the row, chunk by chunk, in float64."""
     chunks = chunks_of(side)
     total = start(0.0, tl.float64, S)
     for begin in range(0, chunks, S.CHUNKS):
@@ -87,7 +87,7 @@ def row_sum(side, at, top, scale, exists, S):
 
 @triton.jit
 def filtered(side, b, block, T, scale, top, alive, S):
-    """The cutoffs of rows: the sums of their chunks become those of what is kept."""
+    """Return the cutoffs of rows. Their chunk sums become sums over the kept logits."""
     given = side.sampling
     top_p = load_value(given.top_p, b, alive, 1.0)
     cutoff = tl.zeros([S.ROWS], tl.float32) - FLT_MAX
@@ -108,7 +108,7 @@ def filtered(side, b, block, T, scale, top, alive, S):
         if some(on):
             sum_kept(side, block, scale, cutoff, on, S)
             total = row_sum(side, block.at, top, scale, on, S)
-            # V logits below lo weigh less than 1 - top_p of the total all together: the nucleus ends above them.
+            # V logits below lo together weigh less than 1 - top_p of the total, so the cutoff is not below lo.
             p = top_p.to(tl.float64)
             reach = tl.log(tl.zeros_like(p) + side.V) - tl.log(tl.where(on, (1.0 - p) * total, 1.0))
             lo = (top.to(tl.float64) - reach * T.to(tl.float64) * 1.000001).to(tl.float32)
@@ -120,7 +120,7 @@ def filtered(side, b, block, T, scale, top, alive, S):
 
 @triton.jit
 def sane(side, b, T, mask):
-    """Data on a device cannot raise, so parameters that make no sense turn the row invalid."""
+    """Return whether the parameters are valid. Data on a device cannot raise, so others make the row invalid."""
     top_p = load_value(side.sampling.top_p, b, mask, 1.0)
     min_p = load_value(side.sampling.min_p, b, mask, 0.0)
     return (T >= 0) & (T <= FLT_MAX) & (top_p > 0) & (top_p <= 1) & (min_p >= 0) & (min_p <= 1)
@@ -128,7 +128,7 @@ def sane(side, b, T, mask):
 
 @triton.jit
 def stats_of(side, b, block, exists, T, S):
-    """The four floats of rows whose chunks have been summed."""
+    """Return the four floats of rows whose chunks have been summed."""
     scale = scale_of(T)
     greedy = is_cold(T)
     finite_scale = tl.where(greedy, 1.0, scale)
@@ -151,13 +151,13 @@ def stats_of(side, b, block, exists, T, S):
 
 @triton.jit
 def read_stats(side, b, row, exists, T, S):
-    """The four floats of a row of each request; the chunks of what they keep stay in side.scratch."""
+    """Return the four floats of a row of each request. The sums of its kept logits by chunk stay in side.scratch."""
     chunks = chunks_of(side)
     each_b = each_request(S)
     each_row = each(row, S)
     alive = each(exists, S)
     scale = scale_of(T)
-    scale = each(tl.where(scale == float("inf"), 1.0, scale), S)  # a greedy row needs no sum, but its NaN must show
+    scale = each(tl.where(scale == float("inf"), 1.0, scale), S)  # of a greedy row the sum serves only to find NaN
     cutoff = tl.zeros_like(scale) - FLT_MAX
     tl.debug_barrier()
     for begin in range(0, chunks, S.TOGETHER):
@@ -174,8 +174,8 @@ def read_stats(side, b, row, exists, T, S):
 
 @triton.jit
 def dist(side, b, row, index, there, GREEDY: tl.constexpr, S):
-    """The laws of rows of the requests b: from their stats, which lie at `index`, or computed now. Nothing where they
-    are not `there`."""
+    """Return the distributions of rows of the requests b, from their stats at `index` if given; nothing where they are
+    not `there`."""
     hot = row * 0 - 1
     if side.PROBS and not GREEDY:
         stats = no_stats(row)
@@ -195,10 +195,10 @@ def dist(side, b, row, index, there, GREEDY: tl.constexpr, S):
 
 @triton.jit
 def locate(slot, rows, B, G, bonus, D, cu_draft, count):
-    """Slot of a grid over requests and their G + bonus positions -> request, its row as it is seen there, the
-    row's index, whether it exists.
+    """Return the request of a slot of the grid, its row under penalties, the row's index, and whether it exists.
 
-    A request's rows are laid out G + extra at a time, or one after the other as cu_draft tells; or `rows` say where.
+    The grid has G + bonus slots per request. A request has G + extra positions, or as many as cu_draft gives. Rows are
+    in the order of positions, or `rows` has their indices.
     """
     positions = G + bonus
     b = slot // positions
@@ -221,7 +221,7 @@ def locate(slot, rows, B, G, bonus, D, cu_draft, count):
 
 @launch.kernel
 def scan_kernel(rows, B, G, bonus, D, cu_draft, count, per_program, S: tl.constexpr):
-    """Every chunk of every row: its largest finite logit and its sum of exponentials relative to it."""
+    """Compute each chunk's largest finite logit, and its sum of exponentials relative to that logit."""
     slot = tl.program_id(0) * S.ROWS + tl.arange(0, S.ROWS)
     b, row, index, exists = locate(slot, rows, B, G, bonus, D, cu_draft, count)
     if rows.stats is None:
@@ -230,7 +230,7 @@ def scan_kernel(rows, B, G, bonus, D, cu_draft, count, per_program, S: tl.conste
     else:
         scale = tl.load(rows.stats + index * 4, mask=exists, other=1.0)
         cutoff = tl.load(rows.stats + index * 4 + 1, mask=exists, other=0.0)
-    scale = tl.where(scale == float("inf"), 1.0, scale)  # a greedy row needs no sum, but its NaN must show
+    scale = tl.where(scale == float("inf"), 1.0, scale)  # of a greedy row the sum serves only to find NaN
     chunks = chunks_of(rows)
     first = tl.program_id(1) * per_program
     for c in range(first, tl.minimum(first + per_program, chunks)):
@@ -257,7 +257,7 @@ def stats_kernel(rows, B, G, bonus, D, cu_draft, count, out, S: tl.constexpr):
 
 
 def scan(rows, layout: launch.Layout, sampling, stats: torch.Tensor | None, store=launch.NO_STORE) -> Scratch:
-    """The largest finite logit and the exponential sum of every chunk of the rows of one side."""
+    """Return the largest finite logit and the sum of exponentials of every chunk of one side's rows."""
     table = launch.table(rows.V)
     scratch = launch.scratch(rows, layout.rows, layout.slots, table.few if sampling.filters() else None)
     if layout.slots:
@@ -271,7 +271,7 @@ def scan(rows, layout: launch.Layout, sampling, stats: torch.Tensor | None, stor
 def find_stats(
     rows, layout: launch.Layout, sampling, store=launch.NO_STORE, stats: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, Scratch]:
-    """The stats [positions, 4] of one side, in `stats` or in room of their own, and the chunk sums that they were made
+    """Return the stats [positions, 4] of one side, in `stats` if that is given, and the chunk sums that they are made
     of."""
     scratch = scan(rows, layout, sampling, None, store)
     table = launch.table(rows.V)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""row_topw: csrc/ops/row_topw/row_topw.h. The launches of row_stats leave the largest logit of each chunk, which says
-what the chunk can hold; then come the best ids (core/best_ids.py)."""
+"""row_topw (csrc/ops/row_topw/row_topw.h). The launches of row_stats find the largest logit of each chunk, which bounds
+its entries; then core/best_ids.py finds the best ids."""
 
 import torch
 import triton.language as tl
@@ -15,7 +15,7 @@ from .row_stats import find_stats, scan
 
 @launch.kernel
 def bound_chunks_kernel(rows, score, N, num_rows, best, BLOCK: tl.constexpr):
-    """[N, chunks]: what a chunk's largest logit is worth, as the order of its first id."""
+    """Write `best` [N, chunks]: the worth of each chunk's largest logit, as the order of the chunk's first id."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     chunks = chunks_of(rows)
     n = at // chunks
@@ -27,7 +27,7 @@ def bound_chunks_kernel(rows, score, N, num_rows, best, BLOCK: tl.constexpr):
 
 @launch.kernel
 def put_best_kernel(rows, score, N, num_rows, found, w, scores, ids, BLOCK: tl.constexpr):
-    """The orders found [N, w] become scores and ids; of rows in which nothing was looked for, what they have."""
+    """Turn the orders `found` [N, w] into scores and ids. Rows that needed no search (is_flat) get theirs directly."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     n = at // w
     i = at - n * w
@@ -35,7 +35,7 @@ def put_best_kernel(rows, score, N, num_rows, found, w, scores, ids, BLOCK: tl.c
     order = tl.load(found + at, mask=exists, other=0)
     flat = is_flat(rows, score, n, exists)
     hot, own = hot_of(rows, n, exists), score_of(rows, score, n, exists)
-    place = tl.where(own > -float("inf"), 0, hot)  # of a greedy row's id: the best, or one of equals
+    place = tl.where(own > -float("inf"), 0, hot)  # of a greedy row's id: first, or among equals
     behind = tl.where(i - 1 < hot, i - 1, i)
     is_hot = (hot >= 0) & (i == place)
     id = tl.where((hot < 0) | (i < place), i, tl.where(is_hot, hot, behind))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sample: k draws from a row's law, independent or without replacement. The stats' launches, then a program per row
-draws."""
+"""sample: k draws from a row's distribution, independent or without replacement. After the launches of row_stats, a
+program per row draws."""
 
 import triton
 import triton.language as tl
@@ -44,7 +44,7 @@ from .row_stats import find_stats, scan
 
 @triton.jit
 def to_masses(rows, at, top, scale, exists, S):
-    """Chunk sums relative to each chunk's maximum become relative to the row's; returns the row's largest finite
+    """Rescale chunk sums from relative to each chunk's maximum to relative to `top`. Return the row's largest finite
     logit."""
     chunks = chunks_of(rows)
     most = start(-float("inf"), tl.float32, S)
@@ -62,8 +62,9 @@ def to_masses(rows, at, top, scale, exists, S):
 
 @triton.jit
 def measure_anew(rows, n, stats, tokens, num_taken, on, S):
-    """What is left of rows of logits without the tokens that were drawn: the largest logit that is, and chunk sums in
-    its units, so that nothing is lost however little that weighs."""
+    """Sum rows of logits again without the drawn tokens. Return the largest logit that is left, and the total.
+
+    Chunk sums become relative to that logit, so nothing is lost however little is left."""
     chunks = chunks_of(rows)
     at = n * chunks
     lane = tl.arange(0, S.WIDTH)[None, :]
@@ -88,8 +89,8 @@ def measure_anew(rows, n, stats, tokens, num_taken, on, S):
 def put_known(
     rows, n, stats, most, lost, others, tokens, logprobs, k, REPLACEMENT: tl.constexpr, DRAWS: tl.constexpr, S
 ):
-    """What needs no draw: a greedy row's argmax, once if without replacement, and the largest finite entry of a row
-    that is no law."""
+    """Write what needs no draw: a greedy row's argmax (only once if without replacement), and the largest finite entry
+    of an invalid row."""
     greedy = is_greedy(stats, rows.V)
     largest = n * 0
     if some(lost):
@@ -120,7 +121,7 @@ def draw(rows, n, stats, drawing, total, u, tokens, logprobs, k, REPLACEMENT: tl
     chunks = chunks_of(rows)
     at = n * chunks
     lane = tl.arange(0, S.WIDTH)[None, :]
-    # Chunk sums are in units of the row's largest logit, or of the largest that was left when they were measured anew.
+    # Chunk sums are relative to the row's largest logit, or to the largest one left when they were last summed.
     unit = stats.max
     measured = total
     for i in range(0, k):
@@ -138,7 +139,7 @@ def draw(rows, n, stats, drawing, total, u, tokens, logprobs, k, REPLACEMENT: tl
             left = total > 0
             token = tl.where(left, token, -1)
             logprob = tl.where(left, logprob, -float("inf"))
-            # The chunk is summed again rather than subtracted from: what is left of it may be far smaller than what was
+            # The rest of the chunk is summed again and not found by subtraction: it may be far smaller than what was
             # taken.
             rest = tl.sum(tl.where(lane == here[:, None], 0.0, w), 1)
             tl.store(rows.scratch.sums + at + c, rest, mask=drawing & left)

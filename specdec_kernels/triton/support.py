@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""support: csrc/ops/support/support.h. One launch makes the bits of every chunk, one lists the ids from the bits."""
+"""support (csrc/ops/support/support.h). One launch packs the bits of every chunk, one lists the ids from the bits."""
 
 import torch
 import triton.language as tl
@@ -14,7 +14,7 @@ WORD = tl.constexpr(32)
 
 @launch.kernel
 def put_bits_kernel(rows, N, index, M, num_rows, words, bits, kept, per_program, S: tl.constexpr):
-    """The bits of every chunk, and how many are set."""
+    """Pack the bits of every chunk, and count those that are set."""
     i = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
     exists = (i < M) & is_present(num_rows, i)
     n = i
@@ -43,7 +43,7 @@ def put_bits_kernel(rows, N, index, M, num_rows, words, bits, kept, per_program,
 
 @launch.kernel
 def list_ids_kernel(bits, words, kept, upto, M, chunks, ids, max_kept, per_program, S: tl.constexpr):
-    """upto [M, chunks]: how many are kept in a chunk and those before it."""
+    """List the ids whose bits are set. upto [M, chunks]: the number kept in a chunk and those before it."""
     i = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
     lane = tl.arange(0, S.WIDTH)[None, :]
     first = tl.program_id(1) * per_program

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tree_mask: csrc/ops/tree_mask/tree_mask.h. One launch climbs from each node and packs its ancestors, one writes the
-mask."""
+"""tree_mask (csrc/ops/tree_mask/tree_mask.h). One launch climbs from each node to the root and packs its ancestors, a
+second one writes the mask."""
 
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from .core import launch
 from .core.arguments import values
 from .core.memory import load_value
 
-# In the order of the op's format numbers: as what a mask is written, what is seen, what is hidden.
+# For each number of a format: the dtype that writes the mask's bits, the bits of a visible key, those of a hidden one.
 FORMATS = (
     (torch.bool, 1, 0),
     (torch.int32, 0, -(1 << 23)),
@@ -35,7 +35,7 @@ def is_length(n):
 
 
 class Lengths(NamedTuple):
-    """Of keys before a tree: Values, 0 where they are not given."""
+    """The number of prefix keys and the tree's first key, as Values."""
 
     prefix: Any
     start: Any
@@ -43,7 +43,7 @@ class Lengths(NamedTuple):
 
 @triton.jit
 def load_length(values, b, inside):
-    """0 for what is no length."""
+    """Return a length of each request b; 0 if it is invalid."""
     n = load_value(values, b, inside, 0).to(tl.int64)
     return tl.where(is_length(n), n, 0)
 
@@ -68,7 +68,7 @@ def climb_kernel(
     bits = tl.zeros([BLOCK], tl.int32)
     nodes = tl.zeros([BLOCK], tl.int32)
     j = tl.where(inside, i, -1)
-    # Parents come before children: below the word there is nothing left for it.
+    # Parents come before children, so from a node below this word on, no ancestor is in it.
     while tl.max((j >= 32 * w).to(tl.int32)) > 0:
         here = j >= 32 * w
         bits = tl.where(here & (j < 32 * w + 32), bits | (1 << (j - 32 * w).to(tl.int32)), bits)
@@ -89,8 +89,8 @@ def climb_kernel(
 
 @triton.jit
 def sees(ancestors, b, i, j, lengths, N, W, inside, NODES_ONLY: tl.constexpr):
-    """Whether node i may attend to key j: the tree's where it lies, else the prefix's, seen by all that hang on the
-    root."""
+    """Return whether node i may attend to key j: a key of the tree if it is i or an ancestor, a key of the prefix if
+    i descends from the root."""
     row = ancestors + (b * N + i) * W
     prefix = tl.zeros_like(b)
     start = prefix
@@ -123,13 +123,13 @@ def put_units_kernel(
     else:
         BITS: tl.constexpr = 8 if KIND == BYTE else 32
         bit = tl.arange(0, BITS)[None, :]
-        if KIND == BYTE:  # of a request: its rows have no gaps
+        if KIND == BYTE:  # bytes of a request, whose rows have no gaps
             b = (unit // words)[:, None]
             e = (unit - unit // words * words)[:, None] * 8 + bit
             i = e // keys
             j = e - i * keys
             inside = exists[:, None] & (i < N)
-        else:  # of a row
+        else:  # words of a row
             row = (unit // words)[:, None]
             b = row // N + tl.zeros_like(bit)
             i = row - row // N * N

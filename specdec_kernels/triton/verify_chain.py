@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_chain: the stats of both sides where they are not given, then two launches. The first finds where each request
+"""verify_chain: the stats of both sides if they are not given, then two launches. The first finds where each request
 stops and sums the chunks of (p - q)+ there; the second draws the last token from them. Requests by a rule or by block
-have a launch of their own before (chain/by_rule.py)."""
+are verified in an extra launch before these (chain/by_rule.py)."""
 
 from typing import Any, NamedTuple
 
@@ -36,9 +36,9 @@ from .rules.rule import rules_of
 
 
 class Stop(NamedTuple):
-    """Where requests stop."""
+    """What stop_kernel computes at the position where each request stops."""
 
-    removes: Any  # [B]: whether a rejected draft leaves (p - q)+
+    removes: Any  # [B]: whether a rejection leaves (p - q)+
     masses: Any  # [B, chunks] of (p - q)+, then of p
     p_masses: Any
     maxes: Any  # [B, chunks]: the largest finite entries of p's row
@@ -46,7 +46,7 @@ class Stop(NamedTuple):
 
 @triton.jit
 def serves(out, b, exists):
-    """Whether a request is none of a rule's."""
+    """Return whether a request exists and was not verified by request_kernel."""
     if out.by_rule is None:
         return exists
     else:
@@ -55,7 +55,7 @@ def serves(out, b, exists):
 
 @triton.jit
 def put_accepted(drafts, x, test, bonus_stride, V, draws, exists, out, removes, POSITIONS: tl.constexpr):
-    """What is known before the last token is drawn: the drafts that stay, and a bonus token that was given."""
+    """Write what is known before the last token is drawn: the accepted drafts, and a given bonus token."""
     last_token = test.n * 0
     status = test.status
     if drafts.given.bonus_tokens is not None:
@@ -65,7 +65,7 @@ def put_accepted(drafts, x, test, bonus_stride, V, draws, exists, out, removes, 
         last_token = tl.maximum(bonus, 0)
     i = tl.arange(0, POSITIONS)[None, :]
     taken = i < test.n[:, None]
-    last = i == test.n[:, None]  # the bonus token, whose row was not given, or what final_kernel puts in its place
+    last = i == test.n[:, None]  # a given bonus token, which has no row; otherwise final_kernel overwrites it
     at = x.b[:, None] * (drafts.G + 1) + i
     row = exists[:, None] & (i <= drafts.G)
     log_p = tl.where(taken, test.log_p, tl.where(last, float("nan"), 0.0)).to(tl.float32)
@@ -78,8 +78,8 @@ def put_accepted(drafts, x, test, bonus_stride, V, draws, exists, out, removes, 
 
 @triton.jit
 def put_masses(target, draft, b, index, p, q, reads, takes, c, stop, draws, S):
-    """Chunk c of p and of (p - q)+, and its largest entry. Where the sums of p itself are at hand, only what q is taken
-    from is read."""
+    """Write the sums of chunk c of p and of (p - q)+, and its largest entry. If p's chunk sums are at hand, p is read
+    only where q is subtracted."""
     at = b * chunks_of(target) + c
     z, w = entries(target, b, p, tl.zeros([S.ROWS], tl.int32) + c, reads, False, S)
     p_mass = tl.sum(w, 1)
@@ -142,7 +142,7 @@ def stop_kernel(
 
 @triton.jit
 def draw_last(drafts, B, count, target, draft, random, out, stop, S):
-    """The last token: from (p - q)+ where a draft was rejected, from p otherwise or where nothing is left of it."""
+    """Draw the last token: from (p - q)+ if a draft was rejected, from p otherwise or if nothing is left."""
     b = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
     exists = serves(out, b, (b < B) & is_present(count, b))
     x = request_of(drafts, b, exists)
@@ -164,7 +164,7 @@ def draw_last(drafts, B, count, target, draft, random, out, stop, S):
     lost = draws & ~sure & ~found
 
     u = uniform_of(random, b, drafts.G, drafts.G + 1, DOMAIN_FINAL, b * 0, exists)
-    which = at + tl.where(rest, 0, B * chunks)  # p_masses lie behind masses
+    which = at + tl.where(rest, 0, B * chunks)  # p_masses follow masses in memory
     aimed = aim(stop.masses, which, stop.maxes, at, chunks, u * tl.where(rest, total, p_total), found, lost, S)
     z, w = entries(target, b, p, aimed.chunk, found | lost, False, S)
     if some(rest):
@@ -190,8 +190,8 @@ def final_kernel(
 
 
 class ChainRows:
-    """The rows of one side: logits or probabilities, with the four floats of each if whoever read them handed them
-    over."""
+    """The rows of one side: logits or probabilities, and the four floats of each if the caller gave them or read()
+    computed them."""
 
     def __init__(self, given: GivenRows, penalties: Penalties, layout: launch.Layout):
         self.rows, self.layout, self.sampling = row_memory(given.logits, penalties), layout, given.sampling()
@@ -199,7 +199,7 @@ class ChainRows:
         self.scratch, self.store = None, launch.NO_STORE
         self.finds = not self.probs and self.stats is None
         if given.row is not None:
-            # Where slots follow one another as their rows do, a number needs no division.
+            # If the rows of all slots are evenly spaced, the address of an index needs no division.
             lead = given.logits.shape[:-1]
             even = len(lead) == 1 or self.rows.batch_stride == lead[1] * self.rows.row_stride
             K = None if even else max(lead[1], 1)
@@ -210,7 +210,7 @@ class ChainRows:
             self.stats, self.scratch = find_stats(self.rows, self.layout, self.sampling, self.store)
 
     def argument(self, sums: bool = False):
-        """`sums`: with the chunk sums of the rows, if they were just found."""
+        """Return the rows as a kernel's argument. sums: with the rows' chunk sums, if read() just computed them."""
         scratch = launch.NO_SCRATCH
         if sums and self.scratch is not None:
             scratch = self.scratch._replace(listed=None, few=None)
@@ -218,7 +218,7 @@ class ChainRows:
 
 
 def layout_of(draft_tokens, cu_draft, max_draft, bonus_tokens, num_requests) -> launch.Layout:
-    """Of the target's rows."""
+    """Return the layout of the target's rows."""
     row = int(bonus_tokens is None)
     if cu_draft is None:
         return launch.Layout(*draft_tokens.shape, row, row, count=num_requests)
@@ -227,13 +227,13 @@ def layout_of(draft_tokens, cu_draft, max_draft, bonus_tokens, num_requests) -> 
 
 
 def draft_rows(given: GivenRows, penalties: Penalties, layout: launch.Layout, by_rule: bool) -> ChainRows | None:
-    """Beside a target's layout. None: one-hot drafts."""
+    """Return the draft's rows, given the target's layout; None if all drafts are one-hot."""
     if given.logits is None:
         return None
     B, positions = layout.B, given.logits if given.row is None else given.row
     ragged = layout.cu_draft is not None
     extra = int(B > 0 and positions.size(0) == layout.D + B) if ragged else int(positions.size(1) == layout.G + 1)
-    scored = extra if by_rule else 0  # only a rule reads the draft's row at the end
+    scored = extra if by_rule else 0  # only rules read the draft's row after the last draft
     return ChainRows(given, penalties, layout._replace(bonus=scored, extra=extra))
 
 
@@ -246,7 +246,7 @@ def launch_by_rule(walk, target, draft, rules, random, out, masses, block: bool,
     )
     sides = target.argument(), launch.NO_ROWS if draft is None else draft.argument()
     seen = any(side is not None and side.rows.penalties.ids is not None for side in (target, draft))
-    at_once = max(1, wider.at_once // 2) if seen else wider.at_once  # penalties take registers
+    at_once = max(1, wider.at_once // 2) if seen else wider.at_once  # penalties need registers
     sizes = wider.sizes(ROWS=1, CHUNKS=launch.table(rows.V).chunks, TOGETHER=at_once)
     constants = {"BLOCK": block, "SCORES_END": draft is not None and draft.layout.extra == 1, "POSITIONS": positions}
     args = (target.layout.count, G, *walk, *sides, rules, random, out, places, masses)
@@ -254,7 +254,7 @@ def launch_by_rule(walk, target, draft, rules, random, out, masses, block: bool,
 
 
 def launch_exact(walk, target, draft, random, out, sums, positions: int) -> None:
-    """`sums`: of (p - q)+, of p, and p's largest entries."""
+    """Launch the kernels of the exact rule. sums: memory for the sums of (p - q)+ and p, and p's largest entries."""
     B, G, count, table = target.layout.B, target.layout.G, target.layout.count, launch.table(target.rows.V)
     per_program = table.per_program(B)
     grid = launch.blocks(B, table.rows), launch.blocks(table.chunk_count, per_program)
@@ -294,6 +294,6 @@ def verify_chain(
     positions = launch.power_of_2(G + 1)
     if ruled is not None:
         launch_by_rule(walk, target, draft, rules, random, out, sums[0], block, positions)
-    if not block:  # else all of them are done
+    if not block:  # by the method "block", request_kernel has verified all requests
         launch_exact(walk, target, draft, random, out, sums, positions)
     put_absent(num_requests, *zip(results, (-1, 0, 0, 0)))

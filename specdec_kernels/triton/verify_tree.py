@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_tree: one launch, in which a program walks the tree of its request and reads the rows that it visits, nothing
-else."""
+"""verify_tree: one launch, in which a program walks the tree of its request and reads only the rows that it visits."""
 
 import torch
 import triton
@@ -36,7 +35,7 @@ def verify_tree_kernel(
     room, frames, METHOD: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
-    # A tuple that is assigned loses its constants, so these go straight into the call.
+    # Triton drops the constants of a tuple that is assigned, so these are made in the call.
     walk(
         Tree(tables, N, K, L, D, columns, target_count, draft_count, widest(target, draft), S.TILE),
         Sides(target, draft, room), random, out, b, b * most_steps, frames, (b < B) & is_present(count, b), METHOD, S,
@@ -51,7 +50,7 @@ class TreeRows:
         self.count, self.probs, self.stats = given.logits.size(1), given.kind == 1, given.stats
 
     def argument(self, table):
-        """The rows, and scratch for their laws."""
+        """Return the rows as a kernel's argument, with scratch for their stats."""
         few = table.few if self.sampling.filters() else None
         scratch = launch.scratch(self.rows, self.B, self.B, few)
         return launch.rows(self.rows, self.probs, self.stats, self.sampling, scratch)
@@ -63,7 +62,7 @@ def launch_walk(tables, shape, count, D, target, draft, random, out, method) -> 
     table = launch.table(max(rows.V, draft.rows.V if draft else 1))
     if launch.interpreted():
         sizes = table.sizes(ROWS=min(table.rows, launch.power_of_2(B)))
-    else:  # a walk is too long to share registers; 16 bytes for each thread, of traversal, which keeps two frames, 8
+    else:  # a walk needs many registers: one row, and 16 bytes per thread, 8 in traversal, which keeps two frames
         narrowest = min(side.rows.data.itemsize for side in (target, draft) if side)
         at_once = THREADS * (8 if method == TRAVERSAL.value else 16) // narrowest // launch.CHUNK
         sizes = table.sizes(ROWS=1, TOGETHER=min(table.together, max(1, at_once)))

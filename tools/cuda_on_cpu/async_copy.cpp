@@ -14,13 +14,13 @@ struct Copy {
   size_t bytes, zeros;
   int rank;  // of the thread's block in its cluster
   unsigned thread;
-  size_t group;  // how many groups its thread had committed before it
+  size_t group;  // number of groups that its thread had committed before
   Site site;
 
   bool mine() const { return rank == block->rank && thread == here.thread.x; }
 };
 
-std::vector<Copy> under_way;                     // of the blocks that run
+std::vector<Copy> under_way;                     // of all running blocks
 std::vector<size_t> committed[kLargestCluster];  // by rank and thread
 
 size_t& groups_of_thread() {
@@ -49,7 +49,7 @@ void copy_async(void* to, const void* from, size_t bytes, size_t zeros, const Si
   check_aligned(from, bytes, "cp.async from memory");
   check_aligned(to, bytes, "cp.async to memory");
   if (!memory_is_shared(to)) fail(place("cp.async", site) + " to what is no shared memory of its block");
-  // The largest passes L1 by.
+  // A copy of 16 bytes bypasses L1.
   if (zeros < bytes) note(from, bytes - zeros, bytes == 16 ? Access::read_past_l1 : Access::read);
   note(to, bytes, Access::write);
   std::memset(to, 0xCD, bytes);
@@ -76,7 +76,7 @@ void forget_copies() {
   for (auto& groups : committed) groups.clear();
 }
 
-// Shared variables of the blocks of a cluster lie at one address, so those of others are not meant.
+// The shared variables of all blocks of a cluster have the same address. Such an address means the running block's own.
 void check_copies(const void* address, size_t bytes, Access access) {
   if (under_way.empty()) return;
   for (const Copy& c : under_way) {

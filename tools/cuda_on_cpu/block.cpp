@@ -143,7 +143,7 @@ void Block::exit() {
   leave();
 }
 
-// The first to arrive says where all must come.
+// All threads must meet where the first one arrived.
 void Block::check_same(int first, const char* op, const Site& site) {
   const Thread& a = threads_[first];
   if (a.op == op && same(a.site, site) && a.way() == running().way()) return;

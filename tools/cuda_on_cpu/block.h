@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One block of a launch: its threads as fibers, where each of them waits, and who runs next.
+// One block of a launch: its threads as fibers, where each of them waits, and which one runs next.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,8 @@ struct Thread {
   bool waited = true;        // for the launch before
   const char* op = nullptr;  // where it waits
   Site site;
-  // The calls that lead to where the thread is (checked flavour): a helper that meets, called from two branches, is two
-  // places.
+  // The calls that lead to where the thread is (checked flavour): a helper with a barrier that is called from two
+  // branches counts as two places.
   static constexpr int kDepth = 64;
   uint64_t path[kDepth] = {};
   int depth = 0;
@@ -27,7 +27,7 @@ struct Thread {
 };
 
 struct Warp {
-  uint64_t values[2][32];  // a lane may hand in its next value while others still read the last ones
+  uint64_t values[2][32];  // two, since a lane may write its next value while others still read the last ones
   unsigned turn = 0;
   int arrived = 0, exited = 0, first = 0;
 };
@@ -35,12 +35,13 @@ struct Warp {
 class Block {
  public:
   static constexpr int kMaxThreads = 1024;
-  static constexpr size_t kStack = 64 * 1024 + 17 * 64;  // not a power of two, lest all stacks share their cache sets
+  static constexpr size_t kStack = 64 * 1024 + 17 * 64;  // not a power of two, so that stacks use different cache sets
 
   Block();
   ~Block();
 
-  // begin(), then resume() until it no longer says that all threads wait for the rest of the cluster.
+  // To run a block, call begin(), then resume() until it returns false. While it returns true, all threads wait for the
+  // other blocks of the cluster.
   void begin(int64_t index, int threads, After after, void (*body)(void*), void* kernel);
   bool resume();
   void release();  // the cluster has met
@@ -54,12 +55,12 @@ class Block {
   Order order;  // of threads
   bool failed = false;
   std::string error;
-  int rank = 0, met = 0;  // in its cluster; how often that has met
+  int rank = 0, met = 0;  // in its cluster; how often the cluster has met
 
  private:
   static void entry();
   int next();
-  void leave();  // to whoever is next
+  void leave();  // switches to the next thread
   void exit();
   void wait_at(const char* op, const Site& site);
   void check_same(int first, const char* op, const Site& site);
@@ -78,7 +79,7 @@ class Block {
   void* kernel_ = nullptr;
 };
 
-// "__syncthreads (sample.cu:66)"
+// Returns a text such as "__syncthreads (sample.cu:66)".
 std::string place(const char* op, const Site& site);
 
 extern Block* block;  // of the launch that runs, or null

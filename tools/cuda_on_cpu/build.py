@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the .cu files for the CPU: one library that is a Python module (the harness's controls) and, once loaded,
-registers the ops for the CPU. "fast" is for results, "checked" also notes every access to memory and fails on undefined
-behaviour."""
+"""Build of the .cu files for the CPU: one library that is a Python module (the harness's controls) and, once loaded,
+registers the ops for the CPU.
+
+The flavour "fast" is for results. "checked" also notes every access to memory, and fails on undefined behaviour.
+"""
 
 import contextlib
 import fcntl
@@ -20,22 +22,22 @@ MODULE = "specdec_cuda_on_cpu"
 TORCH_TARGET = "0x020a000000000000"  # as in setup.py
 
 KERNEL_FLAGS = {
-    "fast": "-O1",  # half the time of -O2 to compile, a tenth more to run: tests of tier test spend less in all
-    # -O1 without inlining keeps a call a call; aggregates stay whole, so that a load of 16 bytes is noted as one.
+    "fast": "-O1",  # compiles in half the time of -O2 and runs a tenth longer: less in all for the tier `test`
+    # Without inlining a call stays a call; without SRA aggregates stay whole, so a load of 16 bytes is noted as one.
     "checked": "-O1 -fno-inline -fno-tree-sra -DSPECDEC_CHECKED "
     "-fsanitize=thread,undefined,float-cast-overflow -fno-sanitize=vptr,null",
 }
 HARNESS_FLAGS = {"fast": "-O2 -DNDEBUG", "checked": "-O2 -DNDEBUG -DSPECDEC_CHECKED"}
-# Of the harness, what is not one for both flavours; the rest is compiled once.
+# The harness's files that are compiled for each flavour; the others are compiled once for both.
 APART = {"fast": {"memory", "async_copy"}, "checked": {"memory", "async_copy", "hooks", "race"}}
-# Calls of these are not instrumented: those of the .cu files go to hooks.cpp.
+# The compiler does not instrument calls of these functions, so those of the .cu files are redirected to hooks.cpp.
 COPIES = " ".join(f"--redefine-sym {f}=specdec_{f}" for f in ("memcpy", "memmove", "memset"))
-# Half of what a small .cu file takes is reading these: once for all of a flavour.
+# Precompiled once per flavour, since reading these headers takes half the time that a small .cu file needs.
 HEADERS = "".join(f"#include <{x}>\n" for x in ("cuda_runtime.h", "torch/csrc/stable/library.h"))
 
 
 def rules(flavour):
-    """The lines of a ninja file that say how things are compiled, and the name of what makes the headers."""
+    """Return the rules of a ninja file: how headers, kernels and the harness are compiled and linked."""
     import pybind11
     from torch.utils.cpp_extension import include_paths, library_paths
 
@@ -61,10 +63,10 @@ def rules(flavour):
 
 
 def in_common():
-    """The ninja file of the harness's objects that are one for both flavours."""
+    """Return the ninja file of the harness's objects that both flavours share."""
     lines = rules("fast")
     for path in common_sources():
-        # Nothing of the module runs while kernels do, and half a minute of -O2 is pybind11's
+        # The module does not run while kernels do, and -O2 takes half a minute for pybind11.
         flags = "-O0" if path.stem == "module" else HARNESS_FLAGS["fast"]
         lines += [f"build {object_of(path)}: harness {path}", f"  flags = {flags}"]
     return "\n".join(lines) + "\n"
@@ -79,8 +81,11 @@ def object_of(source):
 
 
 def ninja_file(flavour, kernels, common, harness=None, made=None):
-    """kernels: paths of .cu files. common, harness, made: the folders that hold the harness's objects, those of this
-    flavour and the kernels'; the last two None where they are built here."""
+    """Return the ninja file of a library.
+
+    kernels: paths of .cu files. common, harness, made: the folders with the objects that flavours share, with those of
+    this flavour, and with the kernels'. The last two are None if this ninja file builds them.
+    """
     lines = rules(flavour)
     headers = (harness or Path()) / "headers.h"
     if not harness:
@@ -96,7 +101,7 @@ def ninja_file(flavour, kernels, common, harness=None, made=None):
 
     shared = {p.stem: common / object_of(p) for p in common_sources()}
     objects = [
-        shared.pop("shared_begin"),  # the kernels' shared variables lie between the two markers
+        shared.pop("shared_begin"),  # the kernels' shared variables are between the two markers
         *[compiled("kernel", p, made) for p in kernels],
         *[compiled("kernel", p, harness) for p in sorted(HERE.glob("sample*.cu"))],
         shared.pop("shared_end"),
@@ -120,7 +125,7 @@ def write(path, text):
 
 
 def make(folder, page, jobs):
-    """The folder, once what its ninja file asks for is made."""
+    """Build what a ninja file describes; return its folder."""
     import ninja
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -136,9 +141,11 @@ def make(folder, page, jobs):
 
 
 def build(flavour=None, csrc=CSRC, ops=None, jobs=2):
-    """The library's path, once what changed is compiled. The flavour is SPECDEC_CUDA_ON_CPU's by default, or "fast".
-    ops picks folders of csrc; with none of them the library holds the sample kernels only, and loading it leaves the
-    process's ops alone."""
+    """Build the library, compiling only what changed; return its path.
+
+    The default flavour is that of SPECDEC_CUDA_ON_CPU, or "fast". ops selects folders of csrc/ops. With an empty
+    selection the library has only the sample kernels, and loading it leaves the process's ops alone.
+    """
     flavour = flavour or os.environ.get("SPECDEC_CUDA_ON_CPU", "fast")
     if flavour not in KERNEL_FLAGS:
         raise ValueError(f"SPECDEC_CUDA_ON_CPU must be one of {', '.join(KERNEL_FLAGS)}, got {flavour}")
@@ -150,7 +157,7 @@ def build(flavour=None, csrc=CSRC, ops=None, jobs=2):
     if not kernels:
         return harness / f"{MODULE}.so"
     made = None
-    if csrc == CSRC:  # some of its ops are linked from what all of them are
+    if csrc == CSRC:  # a selection of its ops is linked from the objects of all
         made = make(top / flavour, ninja_file(flavour, sources, common, harness), jobs)
         if ops is None:
             return made / f"{MODULE}.so"
@@ -160,7 +167,7 @@ def build(flavour=None, csrc=CSRC, ops=None, jobs=2):
 
 @functools.cache
 def load(flavour=None, csrc=CSRC, ops=None):
-    """The module of a library that is now loaded: its ops have taken the place of the CPU's in this process."""
+    """Load a library; return its module. Its ops replace the CPU's in this process."""
     import specdec_kernels  # noqa: F401  first, so that these registrations are the later ones
 
     path = build(flavour, csrc, ops)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a test says to the harness: in which order threads run, and what it wants to know of the arguments."""
+"""The harness's controls for tests: the order in which threads run, and counts of what kernels read."""
 
 import contextlib
 import math
@@ -14,25 +14,28 @@ BLOCK_ORDERS = [("ascending", 1), ("descending", 1), ("random", 1)]
 
 @dataclass
 class Count:
-    """Bytes that kernels read of one argument. Rows are those of its last dimension, shaped like the dimensions before
-    it; rows that share their memory share their counts."""
+    """The bytes that kernels read of one argument.
 
-    read: np.ndarray  # again for each time
-    distinct: np.ndarray  # at least once
-    loads: dict  # loads of each width
+    Rows are those of the last dimension; arrays have the shape of the dimensions before it. Rows that share their
+    memory share their counts.
+    """
+
+    read: np.ndarray  # bytes, counted each time they are read
+    distinct: np.ndarray  # bytes read at least once
+    loads: dict  # width -> number of loads
     written: int
-    outside: int  # between the rows, where no kernel has any business
+    outside: int  # bytes accessed between the rows, which no kernel may do
 
 
 def _default(variable):
-    """ "random:7" is random with seed 7."""
+    """Return the order and the seed in an environment variable: "random:7" is random with seed 7."""
     name, _, seed = os.environ.get(variable, "ascending").partition(":")
     return name, int(seed or 1)
 
 
 @contextlib.contextmanager
 def order(module, schedule=("ascending", 1), blocks=("ascending", 1)):
-    """Threads and blocks take their turns in this order, inside. `module` is what build.load() returned."""
+    """A context in which threads and blocks take their turns in this order. module: as returned by build.load()."""
     module.set_schedule(*schedule)
     module.set_block_order(*blocks)
     try:
@@ -43,7 +46,7 @@ def order(module, schedule=("ascending", 1), blocks=("ascending", 1)):
 
 
 def _row_addresses(x):
-    """[...] the address of each row of a CPU tensor or an array, and the bytes of one."""
+    """Return the address of each row of a CPU tensor or an array, [...], and the bytes of one row."""
     if hasattr(x, "data_ptr"):
         size, strides, base, item = tuple(x.shape), x.stride(), x.data_ptr(), x.element_size()
     else:
@@ -58,13 +61,16 @@ def _row_addresses(x):
 
 
 class Counting(dict):
-    """name -> Count, filled in when the block ends. `launches` is [(kernel, blocks)]."""
+    """Name -> Count of each watched argument, filled when the context ends. `launches` is [(kernel, blocks)]."""
 
 
 @contextlib.contextmanager
 def counting(module, **arguments):
-    """with counting(load("checked"), target=logits) as counts: verify_chain(...)
-    counts["target"].read is then [B, G + 1]."""
+    """A context that counts what kernels read of these arguments.
+
+    with counting(load("checked"), target=logits) as counts: verify_chain(...)
+    counts["target"].read is then [B, G + 1].
+    """
     if not module.checked:
         raise ValueError("the fast flavour counts nothing")
     addresses = {}

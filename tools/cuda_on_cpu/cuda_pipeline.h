@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies to shared memory that threads do not wait for, as CUDA's header of this name has them.
+// Asynchronous copies to shared memory, with the functions of CUDA's header of this name.
 #pragma once
 
 #include "async_copy.h"

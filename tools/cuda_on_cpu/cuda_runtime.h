@@ -14,13 +14,14 @@
 #define __host__
 #define __launch_bounds__(...)
 #if defined(SPECDEC_CHECKED)
-#define __forceinline__ inline  // a call of its own, so that the way to a meeting can be told apart
+#define __forceinline__ inline  // stays a call, so that two calls of a helper with a barrier are told apart
 #else
 #define __forceinline__ inline __attribute__((always_inline))
 #endif
-// Thread-local storage of the OS thread that launches: no constructors, as in CUDA, and found between two markers.
+// Thread-local storage of the launching OS thread. It has no constructors, as in CUDA, and is between two markers
+// (shared_begin.cpp).
 #define __shared__ static __thread
-// These do by hand what the compiler would otherwise report as a plain access.
+// For functions that note their accesses themselves. Otherwise the compiler would report them as plain ones.
 #define SPECDEC_NOTED __attribute__((no_sanitize("thread", "undefined")))
 
 inline constexpr const cuda_on_cpu::Index& threadIdx = cuda_on_cpu::here.thread;
@@ -95,7 +96,7 @@ SPECDEC_NOTED T update(T* p, const char* op, Change change) {
 
 }  // namespace cuda_on_cpu
 
-// A lane whose source lies outside its segment of `width` lanes keeps its own value.
+// A lane whose source is outside its segment of `width` lanes keeps its own value; __shfl_sync wraps around instead.
 template <class T>
 T __shfl_sync(unsigned mask, T value, int source, int width = 32,
               cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) {

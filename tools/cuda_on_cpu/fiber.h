@@ -13,14 +13,14 @@ struct Fiber {
   void* stack_pointer = nullptr;
 };
 
-// Saves the callee-saved registers on the stack of `from` and takes those of `to` from its own.
+// Saves the callee-saved registers on the stack of `from`, and restores those of `to` from its stack.
 extern "C" void specdec_switch_fiber(void** from, void* to) __attribute__((visibility("hidden")));
 
 inline void switch_fiber(Fiber& from, Fiber& to) { specdec_switch_fiber(&from.stack_pointer, to.stack_pointer); }
 
 inline void start_fiber(Fiber& fiber, char* stack, size_t bytes, void (*entry)()) {
   void** top = reinterpret_cast<void**>((reinterpret_cast<uintptr_t>(stack) + bytes) & ~uintptr_t{63});
-  *--top = nullptr;  // where entry would return to: it does not
+  *--top = nullptr;  // the return address of entry, which never returns
   *--top = reinterpret_cast<void*>(entry);
   for (int i = 0; i < 6; ++i) *--top = nullptr;  // rbp rbx r12 r13 r14 r15
   fiber.stack_pointer = top;

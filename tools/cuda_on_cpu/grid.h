@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a kernel sees of the machine that runs it: launches, places to meet, and the watch over its memory.
+// The simulated device's interface to kernels: launches, barriers, and the check of memory accesses.
 #pragma once
 
 #include <cstddef>
@@ -27,12 +27,12 @@ struct Position {
 inline Position here;  // of the thread that runs
 
 inline bool launching = false;  // a kernel runs
-// Before a read of what lies on a device
+// Must be called before a read of device memory. Throws outside of a kernel.
 inline void reads_device() {
   if (!launching) throw std::runtime_error("cuda_on_cpu: the host reads what lies on a device");
 }
 
-// A kernel with its template arguments, as some launch was compiled for it: listed whether or not it ever runs.
+// A kernel with its template arguments, for which a launch was compiled. It is listed even if it never runs.
 struct Instance {
   Instance(const char* kernel, const char* type);
   std::string name;
@@ -43,20 +43,20 @@ std::vector<Instance*>& instances();
 template <class Name, class Kernel>
 inline Instance compiled{Name{}(), typeid(Kernel).name()};
 
-// Whether a launch waits for the one before, or begins while that still runs: its threads then wait for it.
+// Whether a launch begins after the end of the one before, or while that still runs and its threads then wait for it.
 enum class After : bool { the_end, the_beginning };
 
 // Runs `body(kernel)` for every thread of every block, on this OS thread; one launch at a time in the process.
 void launch(Instance& instance, int64_t blocks, int64_t threads, After after, void (*body)(void*), void* kernel);
 
-// `Name` is a lambda that returns the kernel's name, so that an instance is known by types alone, before any launch.
+// `Name` is a lambda that returns the kernel's name. So instances follow from types and are listed before any launch.
 template <class Name, class Kernel>
 void launch(Name, int64_t blocks, int64_t threads, Kernel kernel, After after = After::the_end) {
   launch(compiled<Name, Kernel>, blocks, threads, after, [](void* k) { (*static_cast<Kernel*>(k))(); }, &kernel);
 }
 
-// The same of clusters: `size` blocks run at once, each with `shared` bytes of dynamic shared memory that the others
-// see.
+// The same for clusters: `size` blocks run at once, each with `shared` bytes of dynamic shared memory that the others
+// can access.
 void launch_clusters(Instance& instance, int64_t clusters, int size, int64_t threads, size_t shared, After after,
                      void (*body)(void*), void* kernel);
 
@@ -68,24 +68,24 @@ void launch_clusters(Name, int64_t clusters, int size, int64_t threads, size_t s
       &kernel);
 }
 
-// All lanes of the warp hand in a value at the same call; each gets all 32.
+// All lanes of the warp pass a value at the same call; each gets all 32 values.
 const uint64_t* meet_warp(const char* op, unsigned mask, uint64_t value, const Site& site);
 
 struct Votes {
   int yes = 0, all = 0;
 };
-// All threads of the block hand in a vote at the same call.
+// All threads of the block pass a vote at the same call.
 Votes meet_block(const char* op, bool vote, const Site& site);
 
-// All threads of all blocks of the cluster come to the same call.
+// All threads of all blocks of the cluster meet at the same call.
 void meet_cluster(const char* op, const Site& site);
 int cluster_rank();
 int cluster_size();
 char* dynamic_shared();
-// What lies at the same place in the dynamic shared memory of another block of the cluster
+// Returns the address of the same place in the dynamic shared memory of another block of the cluster.
 void* of_rank(void* shared, int rank);
 
-// For the launch before, by each thread of one that begins with it
+// Waits for the launch before. Every thread of a launch that began while that one ran must call it.
 void wait_for_launch();
 
 void fence();
@@ -104,7 +104,7 @@ void check_aligned(const void* address, size_t bytes, const char* op);
 // Ends the launch with an error that names kernel, block and thread.
 [[noreturn]] void fail(const std::string& what);
 
-// The schedule: the order of the threads between two meetings, and of the blocks.
+// The schedule: the order of the threads between two barriers, and the order of the blocks.
 void set_schedule(const std::string& name, uint64_t seed);
 void set_block_order(const std::string& name, uint64_t seed);
 
@@ -113,7 +113,7 @@ struct Launch {
   int64_t blocks = 0;
   After after = After::the_end;
 };
-// A call of an op begins; and an error where it has launched already.
+// begin_call() marks the beginning of a call of an op. before_launches() throws if that call has launched already.
 void begin_call();
 void before_launches(const char* what);
 
@@ -122,11 +122,11 @@ void forget_launches();
 
 struct Device {
   int multiprocessors = 4, major = 9, minor = 0;
-  int shared = 227 * 1024;  // bytes that a block may ask for
-  bool clusters = true;     // whether it takes clusters of blocks
-  std::vector<int> groups;  // SMs of each group that a cluster lies within; none: all are in one
+  int shared = 227 * 1024;  // bytes that a block may use
+  bool clusters = true;     // whether it supports clusters of blocks
+  std::vector<int> groups;  // SMs of each group that a cluster must fit in; empty: one group of all SMs
 
-  // How many clusters of so many blocks run at once, a block an SM
+  // Returns how many clusters of `size` blocks run at once, with one block per SM.
   int active_clusters(int size) const {
     if (!clusters) return 0;
     if (groups.empty()) return size == 2 && multiprocessors < 2 ? 1 : multiprocessors / size;  // two fit an SM

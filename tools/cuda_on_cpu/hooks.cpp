@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions that -fsanitize=thread and -fsanitize=undefined call. We take the compiler's instrumentation and leave
-// its runtimes out: what a kernel reads and writes is noted here, and undefined behaviour fails the launch.
+// The functions that -fsanitize=thread and -fsanitize=undefined call. We use the compiler's instrumentation without its
+// runtimes: accesses of kernels are noted here, and undefined behaviour fails the launch.
 #include "block.h"
 
 using cuda_on_cpu::Access;
@@ -14,7 +14,7 @@ void __tsan_vptr_read(void**) {}
 void __tsan_read_range(void* p, size_t n) { note(p, n, Access::read); }
 void __tsan_write_range(void* p, size_t n) { note(p, n, Access::write); }
 
-// The calls that lead to a thread's place, as one number for each depth.
+// Records the calls that lead to a thread's place, as one number for each depth.
 void __tsan_func_entry(void* caller) {
   if (!cuda_on_cpu::in_kernel()) return;
   cuda_on_cpu::Thread& t = cuda_on_cpu::block->running();
@@ -37,7 +37,7 @@ PLAIN(8)
 PLAIN(16)
 #undef PLAIN
 
-// Atomics of the host's headers (reference counts): kernels have those of cuda_runtime.h.
+// Atomics of the host's headers (reference counts). Kernels use those of cuda_runtime.h.
 #define ATOMIC(bits, T)                                                                                             \
   T __tsan_atomic##bits##_load(const volatile T* p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }           \
   void __tsan_atomic##bits##_store(volatile T* p, T v, int) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }           \
@@ -61,7 +61,7 @@ ATOMIC(64, uint64_t)
 void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 void __tsan_atomic_signal_fence(int) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 
-// Copies of blocks are calls that the compiler does not instrument: build.py sends those of the .cu files here.
+// The compiler does not instrument calls of memcpy and the like. build.py redirects those of the .cu files here.
 void* specdec_memcpy(void* to, const void* from, size_t n) {
   note(from, n, Access::read), note(to, n, Access::write);
   return std::memcpy(to, from, n);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches: blocks one after another, each on the same fibers.
+// Launches: blocks run one after another on the same fibers.
 #include <cxxabi.h>
 
 #include <algorithm>
@@ -18,13 +18,13 @@ Device device;
 namespace {
 
 std::mutex
-    mutex;  // one launch at a time: a kernel's state is global, its shared variables belong to the launching thread
+    mutex;  // one launch at a time: a kernel's state is global, and shared variables are those of the launching thread
 Order block_order, rank_order;
 std::vector<Launch> history;
-int cluster = 0;                     // blocks of one, in a launch of clusters
+int cluster = 0;                     // blocks per cluster, in a launch of clusters
 thread_local bool launched = false;  // since this thread's call of an op began
 
-// "random:7" -> random with seed 7
+// Calls set(name, seed) with a variable's value: "random:7" means random with seed 7.
 template <class Set>
 void from_environment(const char* variable, const Set& set) {
   const char* value = std::getenv(variable);
@@ -49,7 +49,7 @@ Block& the_block() {
   return *made;
 }
 
-// Of a cluster; the first is that of launches without any.
+// Returns a block of a cluster. The first one also runs launches without clusters.
 Block& block_of(int rank) {
   static std::vector<std::unique_ptr<Block>> others;
   if (rank == 0) return the_block();
@@ -58,8 +58,8 @@ Block& block_of(int rank) {
   return *others[size_t(rank - 1)];
 }
 
-// "put_units<kFormat>" is launched from a generic lambda, or from a template of a function: what that was called with
-// tells its instances apart.
+// Returns a readable name of an instance. Kernels such as "put_units<kFormat>" are launched from a generic lambda or a
+// function template. The name then has the template arguments, which tell instances apart.
 std::string readable(const std::string& kernel, const char* type) {
   const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(type, nullptr, nullptr, nullptr), std::free);
   const std::string name = text ? text.get() : type;

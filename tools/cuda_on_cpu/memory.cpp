@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every access of a kernel passes here in the checked flavour; in the fast one only shared memory is poisoned.
+// Checks every access of a kernel in the checked flavour. The fast flavour only poisons shared memory.
 #include "memory.h"
 
 #include "async_copy.h"
@@ -19,10 +19,10 @@ namespace cuda_on_cpu {
 namespace {
 
 struct Rank {
-  std::vector<char> variables;  // while another block has its turn
+  std::vector<char> variables;  // saved while another block runs
   std::vector<char> dynamic;
 };
-constexpr size_t kPage = 1024;  // that nothing else lies in (Races)
+constexpr size_t kPage = 1024;  // dynamic memory shares no page with anything else (Races)
 std::vector<Rank> ranks;
 size_t dynamic_bytes = 0;
 
@@ -85,7 +85,8 @@ void memory_begin_block() {
 
 #if defined(SPECDEC_CHECKED)
 
-// While an access is looked at: the words of an error are put together by functions that kernels' files may have made.
+// Set while an access is checked. Error texts may be built by functions that were compiled, instrumented, in kernels'
+// files; their accesses must not be noted.
 static bool looking = false;
 
 void memory_begin_launch(After after) {

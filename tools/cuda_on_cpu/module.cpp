@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The harness's face to Python. Addresses come as integers: control.py takes them from tensors and arrays.
+// The harness's Python module. Addresses are passed as integers, which control.py gets from tensors and arrays.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of csrc with one thing wrong, and what must come of each."""
+"""Mutants of csrc: copies with one deliberate error, and how each must be detected."""
 
 import hashlib
 from pathlib import Path
@@ -11,7 +11,7 @@ from .build import ROOT
 
 
 def mutate(csrc, file, old, new):
-    """A copy of the tree `csrc` in which `old`, which occurs once in `file`, is `new`."""
+    """Make a copy of the tree `csrc` in which `old`, which occurs once in `file`, is replaced by `new`; return it."""
     csrc = Path(csrc)
     name = hashlib.sha256(f"{csrc} {file} {old} {new}".encode()).hexdigest()[:12]
     copy = ROOT / "build" / "cuda_on_cpu" / "mutants" / name
@@ -20,7 +20,7 @@ def mutate(csrc, file, old, new):
     for path in [p for p in copy.rglob("*") if p.is_file() and p.relative_to(copy) not in sources]:
         path.unlink()
     for path, text in sources.items():
-        if not (copy / path).exists() or (copy / path).read_text() != text:  # what is as before is not compiled again
+        if not (copy / path).exists() or (copy / path).read_text() != text:  # an unchanged file is not compiled again
             (copy / path).parent.mkdir(parents=True, exist_ok=True)
             (copy / path).write_text(text)
     return copy
@@ -30,9 +30,9 @@ class Mutant(NamedTuple):
     file: str
     old: str
     new: str
-    caught: str  # a pattern of the error; "outside": it reads between the rows; "wrong": its result is
-    op: str = "row_stats"  # through which it shows
-    # Shows what another one shows as well: only where SPECDEC_THOROUGH=1, since each is half a minute of compiling.
+    caught: str  # a pattern of the error; "outside": it reads between the rows; "wrong": its result is wrong
+    op: str = "row_stats"  # the op that shows the error
+    # Another mutant tests the same. It runs only with SPECDEC_THOROUGH=1, since each takes half a minute to compile.
     thorough: bool = False
 
 
@@ -262,7 +262,7 @@ MUTANTS = {
         WALK,
         "[bottom() + rest.n] = subtraction;\n    executor_.sync();",
         "[bottom() + rest.n] = subtraction;",
-        "race|wrong|misaligned",  # what lies there is no row
+        "race|wrong|misaligned",  # what is there is not a row
         "verify_tree",
         True,
     ),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In which order threads, or blocks, take their turns.
+// The order in which threads, or blocks, take their turns.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class Order {
     sorted_ = 0;
   }
 
-  // The permutation of 0..n-1 for the next round.
+  // Returns the permutation of 0..n-1 for the next round.
   const std::vector<int64_t>& round(int64_t n) {
     if (int64_t(order_.size()) != n || !sorted_) {
       order_.resize(n);

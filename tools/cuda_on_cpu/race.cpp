@@ -56,7 +56,7 @@ void Races::add_dynamic(const char* begin, size_t bytes) {
   const uintptr_t first = reinterpret_cast<uintptr_t>(begin);
   dynamic_.push_back({first, bytes, false});
   for (uintptr_t page = first / kPage; page <= (first + bytes) / kPage; ++page)
-    pages_.erase(page);  // of other clusters
+    pages_.erase(page);  // marks of earlier clusters
   last_cells_ = nullptr;
 }
 
@@ -70,7 +70,7 @@ void Races::leave(int rank, bool for_good) {
   clocks_[size_t(rank)] = std::move(static_cast<BlockClock&>(*this));
 }
 
-// A barrier of all threads of all its blocks, and of all memory
+// A barrier of all threads of all blocks of the cluster, which orders all memory.
 void Races::cluster_met() {
   for (BlockClock& clock : clocks_) {
     clock.epoch_ = ++clock.time_;
@@ -80,7 +80,7 @@ void Races::cluster_met() {
   }
 }
 
-// Another block's shared memory, and one's own where others write
+// Checks an access to dynamic shared memory, of another block of the cluster or of the running one.
 void Races::check_dynamic(uintptr_t address, size_t bytes, Access access) {
   for (size_t r = 0; r < dynamic_.size(); ++r) {
     const Dynamic& d = dynamic_[r];
@@ -174,8 +174,8 @@ void Races::check_recent(const Mark& old, bool old_reads, uintptr_t address, Acc
        why);
 }
 
-// A load by way of L1 by a launch that began beside the one before, once it has waited: nothing invalidates the lines
-// that the one before loaded there, and then wrote.
+// Checks a load through L1 by a launch that began while the one before ran, after it has waited. If the one before
+// loaded a line and then wrote to it, nothing invalidates the old line in L1.
 void Races::check_stale(const Cell& cell) const {
   const auto before = [&](const Mark& m) { return m.block >= overlaps_ && m.block < launch_; };
   if (!before(cell.write)) return;
@@ -212,7 +212,7 @@ void Races::note(const void* pointer, size_t bytes, Access access) {
   oldest_ = waited ? launch_ : overlaps_;
   if (!waited && is_write(access) && !memory_is_shared(pointer))
     fail(std::string("race: it ") + verb(access) + " memory and has not waited for the launch before");
-  const uintptr_t of_rank = shared ? uintptr_t(rank_) << 48 : 0;  // blocks of a cluster have a variable each
+  const uintptr_t of_rank = shared ? uintptr_t(rank_) << 48 : 0;  // each block of a cluster has its own variables
   for (uintptr_t address = begin; address < begin + bytes; ++address, ++c) {
     if (!c || address % kPage == 0) c = cell(address + of_rank);
     if (access == Access::read_only && c->write.block >= overlaps_)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds accesses that nothing orders. Within a block, barriers order all and meetings of a warp its lanes. Between the
-// blocks of a launch only this does: write, __threadfence, atomic here; atomic on the same address, then read past L1
-// there.
+// Finds accesses that nothing orders. Within a block, barriers order all threads, and warp intrinsics the lanes of the
+// warp. Between the blocks of a launch only this sequence orders: one block writes, calls __threadfence and makes an
+// atomic; the other makes an atomic on the same address, and then reads past L1.
 #pragma once
 
 #include <map>
@@ -13,21 +13,21 @@
 
 namespace cuda_on_cpu {
 
-// Who touched a byte last, and when. Blocks run one after another, so one clock serves all threads of a block.
+// The thread that accessed a byte last, and when. Blocks run one after another, so a block's threads share one clock.
 struct Mark {
   uint64_t block : 24 = 0, thread : 10 = 0, atomic : 1 = 0;
-  uint64_t l1 : 1 = 0;  // of a read: this one, or one before by the same launch, went by way of L1
+  uint64_t l1 : 1 = 0;  // of a read: this one, or an earlier one by the same launch, went through L1
   uint64_t time : 28 = 0;
 };
 
 struct Cell {
   Mark write;
-  // The last read, the last one by another thread of that warp, the last one by another warp: no write can race with
-  // an older read without racing with one of these.
+  // The last read, the last one by another thread of that warp, and the last one by another warp. A write that races
+  // with an older read also races with one of these.
   Mark reads[3];
 };
 
-// What a thread's atomic makes known to those who see its result.
+// What a thread's atomic makes visible to threads that see its result.
 struct Release {
   unsigned block, thread, time, epoch;      // epoch: the time of the block's last barrier before it
   unsigned fence, fence_epoch, fence_warp;  // of the thread's last fence, and of the last meetings before that
@@ -36,7 +36,7 @@ struct Release {
   bool covers_read(const Mark& m) const { return m.thread == thread || m.time < epoch; }
 };
 
-// What is known of a block that runs; those of a cluster take turns.
+// The clock of a running block. The blocks of a cluster take turns, and each has its own.
 struct BlockClock {
   struct Acquired {
     std::shared_ptr<const Release> release;
@@ -46,7 +46,7 @@ struct BlockClock {
   using Known = std::map<unsigned, std::vector<Acquired>>;  // by the block that released
 
   static constexpr unsigned kThreads = 1024;
-  unsigned block_ = 0;  // the running block's number
+  unsigned block_ = 0;  // the running block's index
   unsigned time_ = 0, epoch_ = 0, warp_epoch_[kThreads / 32] = {};
   std::vector<unsigned> fence_ = std::vector<unsigned>(kThreads), fence_epoch_ = fence_, fence_warp_ = fence_;
   std::shared_ptr<const std::vector<unsigned>> fences_;
@@ -86,17 +86,17 @@ class Races : private BlockClock {
   void check_dynamic(uintptr_t address, size_t bytes, Access access);
 
   static constexpr unsigned kPage = 1024;
-  unsigned last_ = 0, launch_ = 1;  // the number of the last block that began, and that of the launch's first
-  unsigned overlaps_ = 1;           // of the first launch that the launch may run beside
-  unsigned oldest_ = 1;             // of those that the thread must beware of
+  unsigned last_ = 0, launch_ = 1;  // the index of the last block that began, and of the launch's first block
+  unsigned overlaps_ = 1;           // the index of the first block that may run at the same time as the launch
+  unsigned oldest_ = 1;             // the index of the first block whose accesses the thread may race with
   struct Dynamic {
     uintptr_t begin;
     size_t bytes;
     bool left;  // its block has exited
   };
   std::vector<Dynamic> dynamic_;      // by rank
-  std::vector<BlockClock> clocks_;    // by rank, of those that wait
-  std::map<unsigned, unsigned> met_;  // block of the cluster: its time when the cluster last met
+  std::vector<BlockClock> clocks_;    // by rank, of blocks that wait
+  std::map<unsigned, unsigned> met_;  // block of the cluster -> its time when the cluster last met
   int rank_ = 0;
   uintptr_t shared_begin_ = 0, shared_end_ = 0;
   std::unordered_map<uintptr_t, std::vector<std::shared_ptr<const Release>>> released_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small kernels in the patterns that ours are made of, each with its defects: what the harness must tell apart.
+// Small kernels in the patterns of ours, each without and with defects, which the harness must find.
 #include <stdexcept>
 
 #include "sample.h"
@@ -54,7 +54,7 @@ __global__ void scan(const int* x, int* out, Defect defect) {
   out[t] = defect == Defect::float_to_int ? int(float(sum) * 1e9f) : sum;
 }
 
-// Sum over all blocks: each leaves its part, the last to come adds them up. Groups of four floats are read at once.
+// Sums over all blocks: each writes its part, and the last one to finish adds them up. Four floats are read at once.
 __global__ void grid_sum(const float* x, int n, float* parts, unsigned* counter, float* out, Defect defect) {
   __shared__ float warps[kThreads / 32];
   __shared__ bool last;
@@ -72,7 +72,7 @@ __global__ void grid_sum(const float* x, int n, float* parts, unsigned* counter,
     for (int w = 1; w < kThreads / 32; ++w) sum += warps[w];
     parts[blockIdx.x] = sum;
     if (defect != Defect::no_fence) __threadfence();
-    last = defect == Defect::order       ? blockIdx.x == gridDim.x - 1  // hopes that blocks come in order
+    last = defect == Defect::order       ? blockIdx.x == gridDim.x - 1  // assumes that blocks run in order
            : defect == Defect::no_atomic ? (*counter)++ == gridDim.x - 1
                                          : atomicAdd(counter, 1) == gridDim.x - 1;
   }
@@ -89,12 +89,12 @@ __global__ void grid_sum(const float* x, int n, float* parts, unsigned* counter,
   }
 }
 
-// Which threads of a block run one after another: the schedule itself.
+// Writes when each thread runs: the schedule itself.
 __global__ void turns(unsigned* counter, int* out) {
   out[blockIdx.x * kThreads + threadIdx.x] = int(atomicAdd(counter, 1));
 }
 
-// Every intrinsic of a warp, against what each lane can tell without it.
+// Compares every warp intrinsic with what each lane can compute without it.
 __global__ void intrinsics(int* wrong) {
   const int lane = threadIdx.x % 32;
   int bad = 0;
@@ -116,7 +116,7 @@ __global__ void intrinsics(int* wrong) {
 
 }  // namespace
 
-// Called by the control module; the grid is chosen there.
+// Called by the harness's Python module, which also chooses the number of blocks.
 void run_sample(const std::string& kernel, int defect_index, int blocks, const void* in, int n, void* out,
                 void* scratch) {
   const auto defect = Defect(defect_index);

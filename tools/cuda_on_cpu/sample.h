@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the sample kernels have in common: how they are called, and what may be wrong with them.
+// The interface of the sample kernels: how they are called, and the defects that they may have.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -59,7 +59,7 @@ enum class Defect {
   loaded_by_the_first
 };
 
-// One call, as the control module makes it
+// One call from the harness's Python module
 struct Call {
   Defect defect;
   int blocks;

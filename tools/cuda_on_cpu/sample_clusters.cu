@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clusters of blocks.
+// A sample kernel that runs in clusters of blocks.
 #include "sample.h"
 
 namespace sample {
 
 namespace {
 
-// Sum by a cluster: each block leaves its part in the shared memory of all, and all know the total.
+// Sums by a cluster: each block writes its part to the shared memory of all blocks, so all can compute the total.
 __global__ void cluster_sum(const float* x, int n, float* out, int* stop, Defect defect) {
   __shared__ float warps[kThreads / 32];
   auto* parts = reinterpret_cast<float*>(cuda_on_cpu::dynamic_shared());  // [size]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cp.async: rows go through shared memory, a stage being filled while the one before is read.
+// A sample kernel with cp.async: rows go through shared memory, and one stage is filled while another is read.
 #include <cuda_pipeline.h>
 
 #include "sample.h"
@@ -8,7 +8,7 @@ namespace sample {
 
 namespace {
 
-// out[b] = the sum of row b of x, one block for each: a thread reads what another one copied.
+// out[b] = the sum of row b of x, one block per row. A thread reads what another thread copied.
 __global__ void staged_sum(const float* x, int n, float* out, Defect defect) {
   __shared__ float4 stages[2][kThreads];
   __shared__ float warps[kThreads / 32];
@@ -31,7 +31,7 @@ __global__ void staged_sum(const float* x, int n, float* out, Defect defect) {
   float sum = 0;
   for (int turn = 0; turn < turns; ++turn) {
     if (turn + 1 < turns) copy(turn + 1);
-    commit();  // nothing, behind the last
+    commit();  // an empty group in the last turn
     if (defect == Defect::copy_source_written && t == 9) const_cast<float*>(row)[36] = 1;
     if (defect == Defect::copy_waited_for_short)
       __pipeline_wait_prior(2);
@@ -40,7 +40,7 @@ __global__ void staged_sum(const float* x, int n, float* out, Defect defect) {
     if (defect != Defect::copy_without_barrier) __syncthreads();
     const float4 v = stages[turn % 2][kThreads - 1 - t];
     sum += (v.x + v.y) + (v.z + v.w);
-    if (defect != Defect::copy_over_readers) __syncthreads();  // the next copy but one goes here
+    if (defect != Defect::copy_over_readers) __syncthreads();  // the next copy goes to this stage
   }
   if (defect == Defect::copy_left) copy(0);
   sum = warp_sum(sum);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A launch that begins while the one before still runs.
+// Two sample kernels, of which the second begins while the first still runs.
 #include "sample.h"
 
 namespace sample {
@@ -21,7 +21,7 @@ __global__ void row_sums(const float* x, int n, float* parts, Defect defect) {
   parts[blockIdx.x] = sum;
 }
 
-// out[b] = parts[b] less the first entry of row b, which is looked up while parts are made.
+// out[b] = parts[b] - x[b, 0]. The entry of x is read before this launch waits for the one that computes parts.
 __global__ void less_first(const float* x, int n, const float* parts, float* out, Defect defect) {
   const int b = int(blockIdx.x), t = int(threadIdx.x);
   const float first = x[int64_t(b) * n];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts what kernels read of the arguments that a test registered, row by row.
+// Counts the bytes that kernels read of each row of the arguments that a test registered.
 #pragma once
 
 #include <map>
@@ -13,10 +13,10 @@ namespace cuda_on_cpu {
 struct Watch {
   std::vector<uintptr_t> rows;  // the address of each, ascending
   size_t row_bytes = 0;
-  std::vector<uint64_t> read;        // bytes, again for each time
+  std::vector<uint64_t> read;        // bytes, counted each time they are read
   std::vector<uint64_t> distinct;    // bytes read at least once
   std::vector<bool> seen;            // [rows, row_bytes]
-  std::map<size_t, uint64_t> loads;  // how many of each width
+  std::map<size_t, uint64_t> loads;  // number of loads of each width
   uint64_t written = 0;              // bytes
   uint64_t outside = 0;              // bytes read or written between the rows
 };

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API pages that are made from the code: one for each op, three for the decode loop, and the list of them all."""
+"""The API pages that are made from the code: one for each op, three for the decode loop, and an index."""
 
 from functools import cache
 from pathlib import Path
@@ -7,7 +7,7 @@ from pathlib import Path
 import griffe
 
 ROOT = Path(__file__).parents[2]
-OPS = "api/ops"  # stands in the navigation of mkdocs.yml for the ops' pages
+OPS = "api/ops"  # the entry in the navigation of mkdocs.yml that the ops' pages replace
 FIRST = ("generate", "load_pair", "stream", "Session", "Request", "Output", "Result", "Event", "Stats", "Pair")
 HAND_WRITTEN = {
     "rules": "names of the rules, bits of `status`, domains of the random numbers",
@@ -16,7 +16,7 @@ HAND_WRITTEN = {
     "backends": "what runs where, and why",
     "reference": "the same rules in float64, row by row",
     "testing": "test any engine's verification against exact joint distributions",
-    "theory": "what speculation can gain",
+    "theory": "formulas for the gain of speculation",
 }
 LOOP = {
     "decode": ("Decode loop", "Decode requests with a target and a drafter. Needs the extra `decode`."),
@@ -27,12 +27,12 @@ LOOP = {
 
 @cache
 def source():
-    """The package, read and not imported."""
+    """Return the package, parsed by griffe without importing it."""
     return griffe.load("specdec_kernels", search_paths=[ROOT], allow_inspection=False)
 
 
 def exported(module=""):
-    """name -> where it is defined, of what a package's __init__ takes from its modules."""
+    """Return name -> where it is defined, for the names that a package's __init__ imports from its modules."""
     package = source()[module] if module else source()
     return {
         name: member.target_path
@@ -42,7 +42,7 @@ def exported(module=""):
 
 
 def ops():
-    """op -> the names of its file: the function, then the classes of its results."""
+    """Return op -> the public names of its file: the function, then the classes of its results."""
     found = {"Rows": ["Rows", "Penalties", "history", "stack_rows"]}
     for name, path in exported().items():
         parts = path.split(".")
@@ -52,7 +52,7 @@ def ops():
 
 
 def loop():
-    """page -> names of specdec_kernels.decode, by the folder of the file that defines them."""
+    """Return page -> names of specdec_kernels.decode, by the folder of the file that defines them."""
     found = {page: [] for page in LOOP}
     for name, path in exported("decode").items():
         folder = path.split(".")[2]
@@ -88,7 +88,7 @@ def index():
 
 
 def generated():
-    """Address -> Markdown."""
+    """Return address -> Markdown of every generated page."""
     pages = {"api/index.md": index()}
     for op, names in ops().items():
         pages[address(op)] = body(op, "", "specdec_kernels", names)
@@ -98,7 +98,7 @@ def generated():
 
 
 def with_ops(nav):
-    """The navigation with the ops' pages in the place of OPS."""
+    """Return the navigation with the ops' pages in place of OPS."""
     if isinstance(nav, list):
         return [with_ops(item) for item in nav]
     if isinstance(nav, dict):

@@ -51,8 +51,11 @@ TRAILING = re.compile(r"  # (?!noqa|type:|fmt:)(.*)$")
 
 
 def said_of(lines, first, last):
-    """The comment of a field or constant that lies in these lines, numbered from 1: behind it and going on in lines of
-    its own, up to those of a next field that has none behind it; else in the lines before it."""
+    """Return the comment of a field or constant in these lines, which are numbered from 1.
+
+    It is the comment at the end of its last line and in the comment lines below. If a field without such a comment
+    follows, the lines below belong to that one. Without a comment at the end, it is the comment lines above.
+    """
     if found := TRAILING.search(lines[last - 1]):
         more = []
         while last < len(lines) and (line := COMMENT.match(lines[last])):
@@ -68,7 +71,7 @@ def said_of(lines, first, last):
 
 
 def code(text):
-    """Code in a cell of a table, where a | of its own would end the cell."""
+    """Return code for a cell of a table, in which a plain | would end the cell."""
     return f"<code>{html.escape(str(text), quote=False).replace('|', '&#124;')}</code>"
 
 
@@ -78,7 +81,7 @@ def default(value):
 
 
 def fields_of(cls):
-    """The annotated attributes of a dataclass, a NamedTuple or a Protocol."""
+    """Return the annotated attributes of a dataclass, a NamedTuple or a Protocol; none for other classes."""
     bases = {str(base).split(".")[-1] for base in cls.bases}
     made = {str(x.value).split("(")[0].split(".")[-1] for x in cls.decorators}
     if not bases & {"NamedTuple", "Protocol", "Proposal"} and "dataclass" not in made:
@@ -88,14 +91,14 @@ def fields_of(cls):
 
 
 def field_table(fields):
-    """Fields as Markdown: name, type, default, and what their comments say."""
+    """Return fields as a Markdown table: name, type, default, and comment."""
     says = lambda field: field.docstring.value.replace("|", "&#124;") if field.docstring else ""
     rows = [f"| `{x.name}` | {code(x.annotation)} | {default(x.value)} | {says(x)} |" for x in fields]
     return "\n".join(["| field | type | default | |", "|---|---|---|---|", *rows])
 
 
 def constructor(cls, fields):
-    """What makes a NamedTuple, for its signature and the types of its Args."""
+    """Give a NamedTuple an __init__, for its signature and the types of its Args."""
     kind = griffe.ParameterKind.positional_or_keyword
     parameters = [griffe.Parameter(x.name, annotation=x.annotation, kind=kind, default=x.value) for x in fields]
     made = griffe.Function("__init__", parameters=griffe.Parameters(griffe.Parameter("self", kind=kind), *parameters))
@@ -115,7 +118,7 @@ class OneForm(griffe.Extension):
                 attr.docstring = griffe.Docstring(comment, lineno=attr.lineno, parent=attr)
 
     def on_class_members(self, *, cls, **kwargs):
-        """Fields become a table in the docstring of their class, except those that its Args describe."""
+        """Add a table of fields to the docstring of their class, without those that its Args describe."""
         fields = fields_of(cls)
         if not fields:
             return

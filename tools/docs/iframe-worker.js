@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Search where the site is read from a folder: browsers refuse workers to file:// pages, so the worker runs in a frame.
+// Search for a site opened from a folder. Browsers allow no workers on file:// pages, so the worker runs in a frame.
 if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(url) {

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tools.docs.ops_page` writes the sections of docs/ops.md, one an op, from specdec_kernels/arguments.py."""
+"""The sections of docs/ops.md, one per op, made from specdec_kernels/arguments.py.
+
+`python -m tools.docs.ops_page` writes them.
+"""
 
 from pathlib import Path
 
@@ -16,7 +19,7 @@ NUMBERS = {
 
 
 def codes(op: str, name: str) -> str:
-    """The words that an int stands for."""
+    """Return the words that the values of an int argument stand for."""
     methods = registry.CHAIN_METHODS if op == "verify_chain" else registry.TREE_METHODS
     known = {
         "kind": registry.ROW_KINDS,
@@ -49,7 +52,7 @@ def section(op: str) -> str:
 
 
 def page() -> str:
-    """What stands before the first op is written by hand."""
+    """Return the page. The part before the first op is written by hand and kept."""
     return PAGE.read_text().partition("\n## ")[0] + "".join(map(section, TABLE))
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drawings of docs/: what verification does, a chain, a tree; acceptance by method, from docs/numbers.md; and speed
-beside other engines, from bench/results/.
+"""The drawings of docs/: what verification does, a chain, a tree, tokens per call by method (from docs/numbers.md), and
+speed beside other engines (from bench/results/).
 
     python tools/docs/pictures.py     # writes docs/pictures/
 
-Each is 400 units wide, the width of a phone, and lies on a card of its own, so that it reads on light and dark pages.
+Each is 400 units wide, the width of a phone, and is drawn on a card of its own, so that it fits light and dark pages.
 """
 
 import csv
@@ -55,14 +55,14 @@ def edge(x1, y1, x2, y2):
 
 
 def legend(y, *entries):
-    """A coloured square and its meaning, a line each."""
+    """Return a legend: a line with a coloured square and its meaning for each entry."""
     return [
         box(16, y + 24 * i - 12, 14, 14, kind) + text(38, y + 24 * i, words) for i, (kind, words) in enumerate(entries)
     ]
 
 
 def verification():
-    """p, q, and what becomes of a draft: for three tokens, to scale."""
+    """Draw p, q, and what happens to a draft, for three tokens, to scale."""
     p, q = (0.5, 0.3, 0.2), (0.2, 0.5, 0.3)
     parts = [text(16, 28, "One position, a vocabulary of three tokens", "bold")]
     for i, (a, b) in enumerate(zip(p, q)):
@@ -87,7 +87,7 @@ def verification():
 
 
 def chain():
-    """Four drafts, the third rejected."""
+    """Draw a chain of four drafts, of which the third is rejected."""
     words, kinds = ("fib", "(", "n", "-"), ("keep", "keep", "drop", "unread")
     parts = [text(16, 28, "A chain: four drafts after \u201creturn\u201d", "bold"), node(44, 80, "return", "pale")]
     for i, (word, kind) in enumerate(zip(words, kinds)):
@@ -107,7 +107,7 @@ def chain():
 
 
 def tree():
-    """Three drafts of two levels, merged; one path is accepted."""
+    """Draw a tree of drafts with shared prefixes, of which one path is accepted."""
     top, left, middle, right = (200, 74), (70, 150), (200, 150), (330, 150)
     leaves = ((70, 226), (165, 226), (235, 226))
     below = lambda a, b: edge(a[0], a[1] + 24, b[0], b[1] - 24)
@@ -129,7 +129,7 @@ def tree():
 
 
 def measured():
-    """(method, tokens per target call, its interval, accepted at a node) of the page of numbers."""
+    """Return (method, tokens per target call, low, high, accepted at a node) from the page of numbers."""
     page = (ROOT / "docs/numbers.md").read_text().split("## Trees")[1]
     row = r"^\| `(\w+)` \| [^|]+ \| ([\d.]+) \(([\d.]+)-([\d.]+)\) \| [\d.]+ \| ([\d.]+) \|"
     return [(name, *map(float, values)) for name, *values in re.findall(row, page, re.M)]

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimates how long calls take on a GPU that is not at hand, from the kernels' machine code.
+"""Estimates, from the kernels' machine code, of how long calls take on a GPU that is not at hand.
 
-A tool for judging, not a proof: nothing in it was measured on a GPU. README.md says how to run and read it."""
+It is a tool to compare designs, not a proof. README.md explains how to run and read it.
+"""

@@ -24,7 +24,7 @@ from tools.machine_code.kernels import analyse
 from tools.machine_code.table import table
 
 LIBRARY = Path(__file__).parents[2] / "specdec_kernels" / "_C_cuda.so"
-UNMODELLED = "tree_mask|trees_by_rule|row_gap|residual"  # kernels that no prediction takes anything of
+UNMODELLED = "tree_mask|trees_by_rule|row_gap|residual"  # kernels that no prediction uses
 LAUNCHES = r"(row_stats|sample|verify_chain)::"
 
 app = typer.Typer(add_completion=False, help=__doc__, rich_markup_mode=None)
@@ -64,7 +64,7 @@ def sass(
         bool, typer.Option("--tails", help="count what runs around the loops of chains and rows")
     ] = False,
 ) -> None:
-    """The loops that stream rows: instructions, bytes, and the bandwidth they leave room for."""
+    """Print the loops that stream rows: instructions, bytes, and the bandwidth that they allow."""
     _gpu(gpu)
     arch = arch or ARCHS[gpu]
     found = _read(library, arch, gpu, only=only, skip=skip, also=add_tails if with_tails else None)
@@ -92,7 +92,7 @@ def predict(
     json_file: Json = "",
     sources: Annotated[bool, typer.Option(help="print the constants and where they come from")] = False,
 ) -> None:
-    """Microseconds of calls: kind, middle, hard."""
+    """Print the predicted microseconds of calls: kind, middle, hard."""
     if sources:
         for name, constant in CONSTANTS.items():
             print(f"{name:10s} {' - '.join(f'{x:g}' for x in constant.band):22s} {constant.source:3s} {constant.what}")
@@ -129,7 +129,7 @@ def compare(
     results: Annotated[Path, typer.Argument(help="a folder of results, or its bench.csv")],
     library: Annotated[Path, typer.Option(help="its kernels are read, if it and cuobjdump are there")] = LIBRARY,
 ) -> None:
-    """What a GPU measured beside what was predicted for it."""
+    """Print a GPU's measurements beside the predictions for it."""
 
     def model(gpu: str) -> Model:
         chosen = {"only": LAUNCHES, "skip": "<true>", "also": add_tails}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our calls, from launches of blocks that share rows.
+"""Predictions of our calls, as launches of blocks that share rows.
 
-A block begins, streams its chunks, reports by a fence and a ticket, and the last block of a row then works alone. Which
-of these tails are counted from SASS, and which are assumed, COUNTED says.
+A block begins, streams its chunks, and reports with a fence and a ticket. The last block of a row then works alone.
+COUNTED has the tails that are counted from SASS; the others are assumed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ WARPS = headers.constant(LAUNCH, "kThreads") // 32
 FEW_POSITIONS = headers.constant(SMALL_BATCH, "kFewPositions")
 MOST_OF_REQUEST = headers.constant(SMALL_BATCH, "kMostOfRequest")
 
-# tail -> the constants that stand for it. Where a tail has few choices, by itself or in a plain call (plain_call.py),
-# its longest path is what runs: COUNTED. A test behind laws and a draw with or without replacement have more: constants
-# are kept, and printed beside. What is counted where a constant stands alone stands for it everywhere: the same code
-# makes a row's four floats in each op.
+# tail -> the constants that it is made of. If a tail has few choices, by itself or in a plain call (plain_call.py), its
+# longest path is about what runs: these are COUNTED. A test after computing stats, and a draw with or without
+# replacement, have more choices, so their constants are kept, and the counts are printed beside them. The count of a
+# tail with a single constant replaces that constant everywhere: the same code makes a row's four floats in each op.
 TAILS = {
     "row_stats begin": ("prologue",),
     "row_stats report": ("fence", "atomic"),
@@ -47,8 +47,8 @@ TAILS = {
     "finish rest": ("draw",),
 }
 COUNTED = set(TAILS) - {"sample rest", "judge rest"}
-TURNS = {"search begin", "search turn", "search rest"}  # of kseq_rho: nothing assumed stands for them one by one
-# Run once or a few times on an SM, so that their code comes from L2; what every block runs is there after the first.
+TURNS = {"search begin", "search turn", "search rest"}  # of kseq_rho; no constants stand for them one by one
+# Tails that run once or a few times on an SM, so their code comes from L2. Code that every block runs is there already.
 FETCHED = {name for name in [*TAILS, *TURNS] if name.endswith("rest")} | {
     "verify ahead",
     "verify begin",
@@ -58,8 +58,10 @@ STANDS_FOR = {"law": "row_stats rest", "draw": "finish rest"}
 
 
 class Setting:
-    """The constants of a GPU at one end of their bands, and the costs of loops and tails. `tails`: "counted" takes
-    those of COUNTED from SASS, "assumed" none, "longest" all of them."""
+    """The constants of a GPU at one point of their bands, and the costs of loops and tails.
+
+    tails: "counted" takes those of COUNTED from SASS, "assumed" takes none, "longest" all of them.
+    """
 
     def __init__(self, gpu: str, costs: Costs, band: str = "middle", tails: str = "counted") -> None:
         self.c, self.costs, self.band = constants(gpu, band), costs, band
@@ -67,14 +69,14 @@ class Setting:
         self.taken = {"counted": COUNTED | TURNS, "assumed": set(), "longest": TURNS | set(TAILS)}[tails]
 
     def counted(self, name: str) -> float | None:
-        """Clocks of a tail, where it was counted and that is taken, with its code fetched where blocks run it once."""
+        """Return the clocks of a tail as counted, with the fetch of its code if it is in FETCHED; None if not taken."""
         tail = self.costs.tails.get(name) if name in self.taken else None
         if not tail:
             return None
         return tail.clocks[BANDS.index(self.band)] + tail.lines * self.c["fetch"] * (name in FETCHED)
 
     def constant(self, name: str) -> float:
-        """Clocks of a part of a tail: counted where it could be, else as assumed."""
+        """Return the clocks of a part of a tail: counted if that is possible, else assumed."""
         counted = self.counted(STANDS_FOR[name]) if name in STANDS_FOR else None
         return self.c[name] if counted is None else counted
 
@@ -92,7 +94,7 @@ def pair_chunks_per_warp(rows: int, chunks: int) -> int:
 
 
 def grid(rows: int, V: int, in_turn: Callable[[int, int], int] = chunks_per_warp) -> tuple[int, int, int]:
-    """Chunks of a row, how many a warp takes in turn, blocks of a row"""
+    """Return the chunks of a row, the chunks that a warp takes in turn, and the blocks of a row."""
     chunks = -(-V // CHUNK)
     per_warp = in_turn(rows, chunks)
     return chunks, per_warp, -(-chunks // (WARPS * per_warp))
@@ -101,7 +103,7 @@ def grid(rows: int, V: int, in_turn: Callable[[int, int], int] = chunks_per_warp
 def stream(
     part: int, per_warp: int, chunks: int, chunk_bytes: float, instructions: float, waits: int, from_l2: float = 0.0
 ) -> Iterator[Step]:
-    """`waits`: how many times a warp waits for memory in turn for one chunk"""
+    """Yield the steps of one block's loop. waits: how many times in turn a warp waits for memory, for one chunk."""
     for k in range(per_warp):
         warps = max(0, min(WARPS, chunks - (part * per_warp + k) * WARPS))
         if not warps:
@@ -112,7 +114,7 @@ def stream(
 
 
 def stops_of(B: int, G: int, alpha: float, seed: int = 1) -> list[int]:
-    """Where each request's first rejection lies, if every draft is accepted with probability alpha."""
+    """Return the position of each request's first rejection, if each draft is accepted with probability alpha."""
     draw = random.Random(seed)
     return [next((i for i in range(G) if draw.random() >= alpha), G) for _ in range(B)]
 
@@ -120,8 +122,10 @@ def stops_of(B: int, G: int, alpha: float, seed: int = 1) -> list[int]:
 def verify_chain(
     s: Setting, B: int, G: int, V: int, item: int = 2, alpha: float = 0.7, stats: bool = True, one_hot: bool = False
 ) -> tuple[float, dict[str, float]]:
-    """Microseconds of the exact chain in a graph, and what they are made of. `stats`: the draft's are handed over.
-    `one_hot`: drafts have no rows."""
+    """Return the microseconds of an exact chain in a graph, and their parts.
+
+    stats: the draft's stats are given. one_hot: drafts have no rows.
+    """
     stop = stops_of(B, G, alpha)
     need = (sum(i + 1 for i in stop) + (0 if one_hot else sum(i < G for i in stop))) * V * item
     few, sides = is_small(B, G), 1 if stats or one_hot else 2
@@ -132,7 +136,7 @@ def verify_chain(
 
 
 def is_small(B: int, G: int) -> bool:
-    """Whether a batch goes the way of few positions."""
+    """Return whether a batch has few positions, and takes the launches for small batches."""
     return G < MOST_OF_REQUEST and B * (G + 1) <= FEW_POSITIONS
 
 
@@ -161,7 +165,7 @@ def _judge_rows(s: Setting, stop: list[int], B: int, G: int, V: int, item: int, 
 
 
 def _scan_positions(s: Setting, B: int, G: int, V: int, item: int, sides: int) -> Run:
-    """Of few positions: all rows, and nothing behind a chunk."""
+    """Simulate the first launch of a small batch: all rows are read, and nothing follows a chunk."""
     chunks, per_warp, blocks = grid(B * (G + 1), V)
 
     def block(k: int) -> Block:
@@ -176,13 +180,16 @@ def _scan_positions(s: Setting, B: int, G: int, V: int, item: int, sides: int) -
 def _last_launch(
     s: Setting, stop: list[int], B: int, G: int, V: int, item: int, name: str, first: Run, one_hot: bool = False
 ) -> float:
-    """From the end of the first launch. `name`: "finish", or "verify", whose blocks make laws and test drafts before, a
-    warp a position. It begins beside the first, whose last block has begun: as many of its blocks as there is room for
-    have by then run, or still run, what they do ahead."""
+    """Return the microseconds from the end of the first launch to the end of the last one.
+
+    name: "finish", or "verify", whose blocks first compute stats and test drafts, one warp per position. It begins when
+    the last block of the first launch has begun. As many of its blocks as there is room for do their part before the
+    wait (`verify ahead`) meanwhile.
+    """
     chunks, per_warp, blocks = grid(B, V, pair_chunks_per_warp)
     read = sum(i + 1 for i in stop) * V * item
-    warm = min(1.0, 0.8 * s.c["l2"] / max(read, 1))  # of the row at the stop, which the first launch has read
-    if one_hot:  # a block finds the law's sums, and sums up one chunk anew
+    warm = min(1.0, 0.8 * s.c["l2"] / max(read, 1))  # of the row at the stop: the share still in L2
+    if one_hot:  # one block reads the row's chunk sums, and sums one chunk again
         blocks = 1
     done: Counter[int] = Counter()
     costs, begin, ahead = s.costs, s.tail(f"{name} begin"), Wait(0)
@@ -190,7 +197,7 @@ def _last_launch(
         turns, ahead = -(-(G + 1) // WARPS), s.tail("verify ahead")
         begin = Wait(begin.clocks * turns + ahead.clocks * (turns - 1))
     early = costs.pair_slots * int(s.c["sms"])
-    there = first.last_us + s.c["gap_us"] + ahead.clocks / s.c["clk"] * 1e6  # the first blocks, ready to go on
+    there = first.last_us + s.c["gap_us"] + ahead.clocks / s.c["clk"] * 1e6  # when the first blocks are ready to go on
     gap = max(first.us + s.c["early_us"], there) - first.us
 
     def block(k: int) -> Block:
@@ -237,5 +244,5 @@ def row_stats(s: Setting, N: int, V: int, item: int = 2) -> float:
 
 
 def sample(s: Setting, N: int, V: int, item: int = 2) -> float:
-    """One draw a row; its blocks have the registers of a draw, so fewer fit an SM."""
+    """Return the microseconds of one draw per row. A draw needs more registers, so fewer blocks fit an SM."""
     return _rows(s, "sample", N, V, item, s.costs.sample_slots)

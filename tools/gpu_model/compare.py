@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench.run measured on a GPU beside what the model predicts: a model is a claim that a GPU can refute.
+"""Comparison of bench.run's measurements on a GPU with the model's predictions.
 
-Only rows that were timed as replays of a CUDA graph, on a GPU that the model has, are compared: each call is then one
-among many, so that a gap to the call before takes the place of the first launch and the last event.
+Only rows that were timed as replays of a CUDA graph, on a GPU that the model has, are compared. Each call is then one
+of many, so the gap to the call before counts instead of the first launch and the last event.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Us = Callable[[Setting], float]
 
 @dataclass(frozen=True)
 class Results:
-    """A bench.csv: what its first lines say, and its rows."""
+    """A bench.csv: the facts in its first lines, and its rows."""
 
     about: dict[str, str]
     rows: list[dict[str, str]]
 
     @property
     def gpu(self) -> str | None:
-        """The model's name of the GPU; None where there was none, or one that the model lacks."""
+        """Return the model's name of the GPU; None if there was none, or one that the model does not have."""
         return next((name for name in GPUS if name in self.about.get("GPU", "")), None)
 
 
@@ -45,7 +45,7 @@ def read(path: Path) -> Results:
 
 
 def known(op: str, label: str) -> Us | None:
-    """How long the call of a case takes in the model, if it knows it: rows of bf16, without filters."""
+    """Return the model's time of a benchmark case; None unless its rows are bf16 without filters and it is modelled."""
     if op == "verify_chain":
         m = re.fullmatch(r"B=(\d+) V=(\d+) bf16( stats| one-hot)?(?: T=[\d.]+)?( all accepted)?", label)
         if m and int(m[2]) > calls.CHUNK:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the model of calls takes of the loops that were read: by op, rows and MUFU, not by kernels' names. Costs are per
-chunk of 1,024 bf16 entries, 2 KB a row."""
+"""The costs that the model of calls takes from analysed loops, which it finds by op, rows and MUFU.
+
+Costs are per chunk of 1,024 bf16 entries, 2 KB per row.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +16,20 @@ from tools.machine_code.loops import of_two_bytes
 
 
 class Pass(NamedTuple):
-    """Of one block over a row or rows: a thread's trip."""
+    """A pass of one block over a row or rows: what one iteration of a thread costs."""
 
     bytes: int
     instructions: float
     entries: int
-    waits: int  # memory latencies in turn
+    waits: int  # memory latencies, one after another
 
 
 class Tail(NamedTuple):
-    """The longest path, as tails.py counts it."""
+    """The longest path of a tail, as counted by tails.py."""
 
     instructions: int
     clocks: Band
-    lines: int = 0  # of code
+    lines: int = 0  # lines of code, of 128 bytes
 
 
 @dataclass
@@ -35,7 +37,7 @@ class Costs:
     scan: float = 320  # a warp's instructions for a chunk of one row
     scan_slots: int = 4  # blocks an SM
     scan_waits: int = 1
-    pair: float = 1200  # of a pair of rows
+    pair: float = 1200  # a warp's instructions for a chunk of a pair of rows
     pair_slots: int = 3
     pair_waits: int = 4
     sample_slots: int = 3
@@ -43,12 +45,12 @@ class Costs:
     tails: dict[str, Tail] = field(default_factory=dict)  # "judge report": what a block runs around its loop
 
 
-OTHERWISE = {  # where a library lacks the kernel
+OTHERWISE = {  # for a library without the kernel
     "scan": Pass(64, 281, 32, 1),
     "masses": Pass(64, 540, 16, 2),
     "search": Pass(64, 400, 16, 2),
     "unders": Pass(64, 676, 16, 2),
-    "kept": Pass(128, 213, 16, 1),  # the same on weights in shared memory: counted in kseq_rho::search of sm_90
+    "kept": Pass(128, 213, 16, 1),  # as "unders", on weights in shared memory: counted in kseq_rho::search of sm_90
     "gap": Pass(128, 708, 32, 1),
     "blend": Pass(64, 854, 16, 2),
 }
@@ -100,12 +102,12 @@ def _cheapest(kernels: list[dict], rows: int, wanted: Wanted, op: str = "verify_
 
 
 def _chunk(loop: dict) -> float:
-    """A warp's instructions for 1,024 entries of each row."""
+    """Return a warp's instructions for 1,024 entries of each row."""
     return loop["per16"] * 4 * loop["rows"] + PER_CHUNK[loop["rows"]]
 
 
 def _waits(loop: dict) -> int:
-    """Memory latencies in turn, for one chunk: trips by batches of loads"""
+    """Return the memory latencies, one after another, for one chunk: iterations times batches of loads."""
     return max(1, round(2048 * loop["rows"] / (32 * loop["bytes"])) * loop["batches"])
 
 
@@ -141,8 +143,10 @@ def _walks(kernels: list[dict]) -> dict[str, Pass]:
 
 
 def ideal(costs: Costs) -> Costs:
-    """What loops at the limits would give: 45 instructions per 16 bytes of one row and 60.5 of two, rows read once.
-    Tails stay as they are: how short they can be is counted when they have been written."""
+    """Return the costs with loops at their limits: 45 instructions per 16 bytes of one row and 60.5 of two, read once.
+
+    Tails stay as they are: how short they can be is not known before they are written.
+    """
     walk = {
         "scan": Pass(64, 179, 32, 1),
         "masses": Pass(64, 260, 16, 1),

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of the kernels' headers that a model of their calls needs: read from the files, so that neither can change
-alone."""
+"""Numbers that the model needs from the kernels' headers. They are read from the files, so the two cannot differ."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ def _text(file: str) -> str:
 
 
 def constant(file: str, name: str) -> int:
-    """The number that `constexpr int name` has in a header."""
+    """Return the value of `constexpr int name` in a header."""
     found = re.search(rf"constexpr int {name} = (\d+);", _text(file))
     if not found:
         raise LookupError(f"{file} has no `constexpr int {name} = <number>;`")
@@ -26,8 +25,10 @@ def constant(file: str, name: str) -> int:
 
 @functools.cache
 def steps(file: str, function: str) -> tuple[tuple[tuple[int, int], ...], int]:
-    """The values of an inline function of a header, a chain of `<= 1 << bits ? value :`: ((most, value), ...), and the
-    last one."""
+    """Return the values of an inline function of a header: ((most, value), ...), and the last value.
+
+    The function must be a chain of `<= 1 << bits ? value :`.
+    """
     body = re.search(rf"inline int {function}\([^)]*\) {{(.*?)}}", _text(file), re.S)
     if not body:
         raise LookupError(f"{file} has no `inline int {function}(...)`")
@@ -39,6 +40,6 @@ def steps(file: str, function: str) -> tuple[tuple[tuple[int, int], ...], int]:
 
 
 def step(file: str, function: str, at: int) -> int:
-    """The value of such a function."""
+    """Return the value of such a function (see steps) at `at`."""
     tests, otherwise = steps(file, function)
     return next((value for most, value in tests if at <= most), otherwise)

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peers through the same queues as ours: the bytes that each moves, from its source. Their grids and instruction counts
-were not read off machine code (instructions per 16 bytes are assumed), so theirs are kinder guesses than ours."""
+"""Predictions of peers, simulated like our calls, from the bytes that each moves according to its source.
+
+Their grids and instruction counts were not read from machine code (instructions per 16 bytes are assumed), so these
+guesses are more favourable than those of our calls.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,21 @@ from typing import NamedTuple
 from tools.gpu_model.calls import Setting
 from tools.gpu_model.queues import Block, Load, Wait, Work, simulate
 
-MOST_BLOCKS = 6000  # beyond that, blocks are taken together
-END = 300  # clocks of a block behind its last pass: assumed
+MOST_BLOCKS = 6000  # with more of them, several blocks are simulated as one
+END = 300  # clocks of a block after its last pass: assumed
 
 
 class Pass(NamedTuple):
-    """Many blocks over rows, each over `entries` of one."""
+    """A pass of many blocks over rows, each over `entries` entries of one row."""
 
     rows: int
-    bytes: int  # an entry, in all
-    per16: float  # instructions
+    bytes: int  # per entry, in all
+    per16: float  # instructions per 16 bytes
     entries: int
 
 
 class Rows(NamedTuple):
-    """One block of 1024 threads a row: tiles of 4096 entries in turn, two in flight, a block reduction each."""
+    """One block of 1024 threads per row: tiles of 4096 entries in turn, two in flight, each with a block reduction."""
 
     rows: int
     bytes: int
@@ -31,7 +34,7 @@ class Rows(NamedTuple):
 
 
 class Each(NamedTuple):
-    """One warp a request: `share` of the clocks of one of our tests."""
+    """One warp per request: `share` of the clocks of one of our tests of a draft."""
 
     share: float
 
@@ -66,7 +69,7 @@ def bytes_of(kernels: list[Kernel], V: int) -> int:
 
 
 def call(s: Setting, kernels: list[Kernel], V: int) -> float:
-    """Microseconds; no fence, since a launch follows."""
+    """Return the microseconds of a peer's launches. They need no fence, since a launch follows each."""
     us = s.c["first_us"]
     for n, kernel in enumerate(kernels):
         us += s.c["gap_us"] if n else 0

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prints what a plain verify_chain hands to its kernels, in hexadecimal digits: a call of few positions, and one of
-// many. Rows of bf16 that are stored by position, draft stats handed over, no filters, a seed and an offset for each
-// request.
+// Prints, in hexadecimal, the argument that a plain verify_chain passes to its kernels: for a call with few positions,
+// and for one with many. A plain call has bf16 rows stored by position, given draft stats, no filters, and a seed and
+// an offset for each request.
 #include <cstdio>
 #include <cstring>
 
@@ -18,7 +18,7 @@ void print(int64_t B, bool few) {
   using namespace specdec;
   constexpr int64_t G = 5, V = 151'936;
   alignas(Step) static char bytes[sizeof(Step)];
-  std::memset(bytes, 0, sizeof bytes);  // between members too
+  std::memset(bytes, 0, sizeof bytes);  // padding between members too
   Step& s = *new (bytes) Step;
   VerifyChain& a = s.a;
   a.B = B, a.G = G, a.draft_tokens_stride = G;

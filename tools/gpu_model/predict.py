@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What calls would take: ours, those of peers, and the floors that their bytes set."""
+"""Predictions of calls: ours with the floors that their bytes set, and those of peers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tools.machine_code.gpus import GPUS, Band
 
 @dataclass(frozen=True)
 class Model:
-    """A GPU and what was read of the kernels."""
+    """A GPU, and the costs that were read from the kernels."""
 
     gpu: str
     costs: Costs
     tails: str = "counted"
 
     def band(self, us: Callable[[Setting], float]) -> Band:
-        """Kind, middle, hard: every constant at the same end at once."""
+        """Return a time as kind, middle, hard, with every constant at the same point of its band."""
         kind, middle, hard = (us(Setting(self.gpu, self.costs, band, self.tails)) for band in BANDS)
         return kind, middle, hard
 
     def in_a_graph(self, us: Callable[[Setting], float]) -> Band:
-        """Of a call among many in a graph: a gap to the one before in place of the first launch and the last event."""
+        """Return the time of a call among many in a graph: with a gap in place of the first launch and last event."""
         return self.band(lambda s: us(s) + s.c["gap_us"] - s.c["first_us"])
 
 
@@ -45,7 +45,7 @@ class Prediction:
 def predictions(
     model: Model, Bs: Iterable[int], G: int, V: int, alpha: float, widths: Iterable[int] = (walks.WIDEST,)
 ) -> Iterable[Prediction]:
-    """`widths`: how many blocks share a request that is walked."""
+    """Yield the predictions of our calls, walks and peers. widths: how many blocks share a request that is walked."""
     yield from ours(model, Bs, G, V, alpha)
     for name, walk in walks.CALLS.items():
         for width in widths:
@@ -86,7 +86,7 @@ def ours(model: Model, Bs: Iterable[int], G: int, V: int, alpha: float) -> Itera
 
 
 def tails(model: Model) -> Iterable[str]:
-    """What was counted of each tail, beside the constants that stand for it."""
+    """Yield lines with the count of each tail, beside the constants that stand for it."""
     if not model.costs.tails:
         return
     at = [constants(model.gpu, band) for band in BANDS]

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serial tails: what a block runs before and behind its streaming loop, counted from SASS on the longest path.
+"""Serial tails: what a block runs before and after its streaming loop, counted from SASS on the longest path.
 
-A path walks through each loop once. What a plain call of V = 151,936 does not run is left out where there is a way
-around it: a loop that compilers unrolled over several chunks a thread (four loads from global memory or more, none of
-them wide), since 149 chunks are less than a block's 256 threads; and passes over whole rows, which are fallbacks there.
-A routine of ours is walked through where it is called, unless it is a fallback (FALLBACKS); what compilers add, slow
-paths of doubles' division and of square roots, is one instruction.
+A path goes through each loop once. Two kinds of code that a plain call of V = 151,936 does not run are avoided if there
+is a way around: loops that compilers unrolled over several chunks per thread (with four loads from global memory or
+more, none of them wide), since 149 chunks are fewer than a block's 256 threads; and passes over whole rows, which are
+fallbacks in tails. A routine of ours is followed where it is called, unless it is a fallback (FALLBACKS). Routines that
+compilers add, slow paths of division and of square roots in double, count as one instruction.
 
-The longest path may still ask for everything at once: rows by number, padding, a rule, each way of a draw. Where a tail
-has such choices it is an upper end, by a factor of three to five; where it has few, it is what runs, within a tenth or
-two. ``calls.COUNTED`` names those that predictions take.
+The longest path may still take everything at once: rows by index, padding, a rule, each way of a draw. If a tail has
+such choices, the path is an upper bound, too large by a factor of three to five. If it has few, the path is what runs,
+within a tenth or two. ``calls.COUNTED`` has the tails that predictions take.
 
-Clocks are those of one warp alone that issues in order: each instruction waits for its registers and predicates, then
-for its turn. Fetching code that a tail runs once comes on top, line by line (CONSTANTS["fetch"]). What this cannot
-know: other warps of the SM, conflicts of banks.
+Clocks are those of a single warp that issues in order: each instruction waits for its registers and predicates, then
+for its turn. Fetching code that a tail runs once is added, line by line (CONSTANTS["fetch"]). Other warps of the SM and
+bank conflicts are not modelled.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from tools.machine_code.instructions import ATOMICS, BRANCHES, FP64, XU, Code, I
 from tools.machine_code.known import with_argument
 from tools.machine_code.operands import operands
 
-SEARCH = "kseq_rho::search"  # makes passes over its rows, one turn after another
+SEARCH = "kseq_rho::search"  # makes a pass over its rows in each turn
 TAILED = (
     r"(row_stats::scan|sample::draws|verify_chain::judge_rows)<false>"
     r"|verify_chain::(finish_requests|scan_positions|verify_positions)"
 )
 
-FALLBACKS = "invalid_stats|target_sum|target_draw"  # rows that are no law, residuals without mass
+FALLBACKS = "invalid_stats|target_sum|target_draw"  # for invalid rows, and residuals without mass
 
 LINE = 128  # bytes of code that are fetched at once
-ITEMS = 4  # loads of a trip from which on a loop counts as unrolled
-DETOUR = 1e9  # clocks: a way around an avoided block is taken however long it is
+ITEMS = 4  # a loop with this many loads per iteration counts as unrolled
+DETOUR = 1e9  # clocks by which an avoided block is worse, so that any way around it is taken
 
 CLOCKS: dict[str, tuple[Band, str]] = {  # class -> (kind, middle, hard), source in constants.SOURCES
     "alu": ((4, 5, 6), "S6 S8"),
@@ -64,7 +64,7 @@ NAMES |= dict.fromkeys(("LDG", "LD", "LDL"), "load") | dict.fromkeys(("LDC", "UL
 NAMES |= dict.fromkeys(("REDUX", "CREDUX"), "shuffle") | dict.fromkeys(("S2R", "S2UR", "R2UR", "CS2R"), "register")
 NAMES |= dict.fromkeys(ATOMICS - {"ATOMS"}, "atomic") | dict.fromkeys(XU, "special") | dict.fromkeys(FP64, "double")
 NAMES |= dict.fromkeys(BRANCHES, "branch") | dict.fromkeys(("UFLO", "UPOPC", "UBREV"), "special")
-BLOCKING = {"barrier", "fence", "branch"}  # nothing is issued behind one until it is done
+BLOCKING = {"barrier", "fence", "branch"}  # nothing is issued after one until it is done
 
 
 def kind_of(head: str) -> str:
@@ -79,7 +79,7 @@ def schedule(run: Iterable[Instruction]) -> Scheduled:
 
 
 def clocks(run: Scheduled, band: int, all_results: bool = False) -> float:
-    """When the last instruction of a run has been issued by one warp, or with `all_results` when all of them are in."""
+    """Return when one warp has issued the last instruction of a run or, with `all_results`, has all results."""
     now, ready = 0.0, {}
     gap = CLOCKS["issue"][0][band]
     for kind, writes, reads in run:
@@ -100,8 +100,10 @@ def longest(
     weight: Callable[[int], float],
     without: Iterable[int] = (),
 ) -> list[int]:
-    """The heaviest way from any of `starts` to an end that has no block of `without`; nothing if no end can be
-    reached."""
+    """Return the heaviest path from any of `starts` to an end, without the blocks in `without`.
+
+    It is empty if no end can be reached.
+    """
     closed = set(without)
     step = lambda b: [] if is_end(b) else [x for x in g.once(b) if x not in closed]
     order = reverse_postorder(starts, step)
@@ -137,8 +139,11 @@ class Tails:
     """The serial tails of one kernel."""
 
     def __init__(self, g: Graph, routines: dict[int, str] | None = None, whole: Graph | None = None) -> None:
-        """routines: the functions of ours that it calls, by address. whole: `g` with ways that are closed there, which
-        says what its loops are"""
+        """Prepare the tails of a kernel.
+
+        routines: the functions of ours that it calls, by address. whole: the graph with the paths that are closed in
+        `g`, from which its loops are taken.
+        """
         self.g, self._whole = g, whole or g
         self._routines = {at for at, name in (routines or {}).items() if not re.search(FALLBACKS, name)}
         self._avoided = self._unrolled() | self._sweeps()
@@ -146,7 +151,7 @@ class Tails:
         self._bodies: dict[int, Code] = {}
 
     def _routine(self, at: int) -> Code:
-        """The longest path through the routine that begins here"""
+        """Return the longest path through the routine that begins at this address."""
         if at not in self._bodies:
             begin = next(b for b in range(len(self.g.spans)) if self.g.address(b) == at)
             path = longest(self.g, [begin], lambda b: not self.g.once(b), self._weight)
@@ -154,7 +159,7 @@ class Tails:
         return self._bodies[at]
 
     def _run(self, b: int) -> Code:
-        """A block's instructions, and behind each call of ours what it calls"""
+        """Return a block's instructions; each call of a routine of ours is followed by the routine's."""
         run: Code = []
         for x in self.g.block(b):
             run.append(x)
@@ -170,7 +175,7 @@ class Tails:
         return any(h in self._whole.loops[header] for h in self._whole.loops if h != header)
 
     def _unrolled(self) -> set[int]:
-        """Blocks of innermost loops over several items a thread."""
+        """Return the blocks of innermost loops over several items per thread."""
         found: set[int] = set()
         for header, body in self._whole.loops.items():
             code = self._of(body)
@@ -180,7 +185,7 @@ class Tails:
         return found
 
     def _sweeps(self) -> set[int]:
-        """Blocks of streaming loops, and of the loop over chunks around each."""
+        """Return the blocks of streaming loops, and of the loop over chunks around each."""
         streaming = {h: body for h, body in self.g.loops.items() if _streams(self._of(body))}
         found: set[int] = set()
         for header, body in streaming.items():
@@ -196,9 +201,11 @@ class Tails:
         return self._weights[b]
 
     def around(self, at: int) -> dict[str, dict]:
-        """Of the streaming loop at this address: what a block runs before it ("begin"), behind it up to the ticket that
-        says which block is the last ("report"), and what the last block then runs ("rest"). What it runs before it
-        waits for the launch before is "ahead"."""
+        """Return the tails around the streaming loop at this address.
+
+        ahead: before the block waits for the launch before. begin: from there to the loop. report: from the loop to the
+        ticket that finds the last block. rest: what the last block then runs.
+        """
         g = self.g
         header = next(b for b in range(len(g.spans)) if g.address(b) == at)
         loop = g.outermost(header)
@@ -215,8 +222,10 @@ class Tails:
         }
 
     def turns(self) -> dict[str, dict]:
-        """Of a kernel whose largest loop makes a pass over its rows in each turn: what a block runs before it
-        ("begin"), around it but for the pass ("turn") and behind it ("rest")."""
+        """Return the tails of a kernel whose largest loop makes a pass over its rows in each turn.
+
+        begin: before that loop. turn: one turn of it without the pass. rest: after it.
+        """
         g = self.g
         header = max(g.loops, key=lambda h: len(g.loops[h]))
         body, blocks = g.loops[header], range(len(g.spans))
@@ -234,8 +243,10 @@ def _streams(code: Code) -> bool:
 
 
 def summary(run: Code) -> dict:
-    """Instructions on the path, by class, the lines of code that they lie in, and one warp's clocks from kind to hard,
-    until all results are in."""
+    """Return a path's instructions, also by class, their lines of code, and one warp's clocks from kind to hard.
+
+    The clocks end when all results are in.
+    """
     steps = schedule(run)
     return {
         "instr": len(run),

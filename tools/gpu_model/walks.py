@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that a cluster of blocks, or one, walk by passes over V one after another: trees, K-SEQ, rules.
+"""Predictions of walks: requests that a cluster of blocks, or one block, serves by passes over V in sequence (trees,
+K-SEQ, rules).
 
-Warps are in lock step: a trip is so many memory latencies, then its instructions, two warps to a scheduler. The clocks
-of one-thread work in between are counted for kseq_rho, whose turns are all alike; else they are assumed, in one number
-for the whole walk.
+Warps run in lock step. An iteration takes its memory latencies, then its instructions, with two warps per scheduler.
+The clocks of one-thread work in between are counted for kseq_rho, whose turns are all alike. For other walks they are
+assumed, as one number for the whole walk.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from typing import NamedTuple
 from tools.gpu_model import headers
 from tools.gpu_model.calls import CHUNK, WARPS, Setting
 
-REDUCTION = 1400  # clocks of a block's reduction behind each pass: assumed
+REDUCTION = 1400  # clocks of a block's reduction after each pass: assumed
 SHARED = 30  # clocks until shared memory answers: 23 to 33 in published microbenchmarks of sm_70 to sm_90
 WIDEST = headers.constant("cuda/cluster_launch.h", "kLargestCluster")
-ROOM, FIXED, CHUNK_KEPT = 227 * 1024, 8192, 2 * 4 * CHUNK  # bytes a block: all, tables, a chunk's weights of a pair
-MEMORY, L2, KEPT = "memory", "L2", "shared memory"  # where a pass finds its rows, or what it kept of them
+ROOM, FIXED, CHUNK_KEPT = 227 * 1024, 8192, 2 * 4 * CHUNK  # bytes a block: in all, tables, a chunk's weights of a pair
+MEMORY, L2, KEPT = "memory", "L2", "shared memory"  # where a pass finds its rows, or the weights that it kept
 
 
 class Walk(NamedTuple):
-    passes: list[tuple[str, str]]  # of costs.walk, and where its rows come from
+    passes: list[tuple[str, str]]  # a name in costs.walk, and where its rows come from
     serial: float  # clocks of one-thread work in all: assumed
     launches: int
     note: str
-    turns: str = ""  # the kernel whose turns were counted, each behind one pass, in place of `serial`
+    turns: str = ""  # the kernel whose turns, one after each pass, were counted and replace `serial`
 
 
 def sweep(s: Setting, V: int, kind: str, source: str, width: int, busy: int) -> float:
-    """Microseconds of one pass by `width` blocks, while `busy` requests do the same."""
+    """Return the microseconds of one pass by `width` blocks, while `busy` requests do the same."""
     c, trip = s.c, s.costs.walk["kept" if source == KEPT else kind]
     trips = math.ceil(V / (trip.entries * 32) / (WARPS * width))
     latency = {MEMORY: c["dram_lat"], L2: c["l2_lat"], KEPT: SHARED}[source]
@@ -41,19 +42,22 @@ def sweep(s: Setting, V: int, kind: str, source: str, width: int, busy: int) -> 
 
 
 def fits(s: Setting, size: int) -> int:
-    """Clusters of so many blocks that run at once: each within a group of SMs, where the groups are known."""
+    """Return how many clusters of `size` blocks run at once, each within a group of SMs if the groups are known."""
     return sum(sms // size for sms in s.groups or [int(s.c["sms"])])
 
 
 def blocks_of(s: Setting, B: int) -> int:
-    """Blocks of each of B clusters, as csrc/cuda/cluster_launch.h has it where nothing is kept: as many as run at
-    once."""
+    """Return the blocks of each of B clusters: the most with which all run at once, as csrc/cuda/cluster_launch.h
+    chooses if nothing is kept."""
     return max([1, *(size for size in (2, 4, WIDEST) if B <= fits(s, size))])
 
 
 def walk(s: Setting, B: int, V: int, what: Walk, width: int) -> float:
-    """Microseconds. More than one block a request: each pass ends in a barrier of the cluster besides, and what one
-    block must read again from L2 is kept on chip, if the blocks have room for it."""
+    """Return the microseconds of a walk by `width` blocks per request.
+
+    With more than one block, each pass also ends in a barrier of the cluster. If the blocks have room for it, they keep
+    on chip what they would read again from L2.
+    """
     c = s.c
     rounds, busy = math.ceil(B / fits(s, width)), min(B, fits(s, width))
     keeps = FIXED + math.ceil(math.ceil(V / CHUNK) / width) * CHUNK_KEPT <= ROOM
@@ -61,7 +65,7 @@ def walk(s: Setting, B: int, V: int, what: Walk, width: int) -> float:
     begin, turn, rest = (s.counted(f"{what.turns} {part}") for part in ("begin", "turn", "rest"))
     if begin is None or turn is None or rest is None:
         serial, between = what.serial, REDUCTION + cluster
-    else:  # a barrier's fence is among what was counted
+    else:  # the counts include the fences of barriers
         serial, between = begin + turn * (len(what.passes) - 1) + rest, max(0, cluster - c["fence"])
     each = 0.0
     for kind, source in what.passes:
@@ -70,7 +74,7 @@ def walk(s: Setting, B: int, V: int, what: Walk, width: int) -> float:
     return c["first_us"] + c["gap_us"] * (what.launches - 1) + rounds * (each + serial / c["clk"] * 1e6)
 
 
-SCANS = [("scan", MEMORY)] * 2  # the laws of p and of q
+SCANS = [("scan", MEMORY)] * 2  # the stats of p and of q
 CALLS = {
     "verify_tree recursive, K=3, root rejected": Walk(
         [*SCANS, ("sum1", L2), ("sum2", L2), ("sum3", L2)], 30_000, 1, "B=1"

@@ -37,7 +37,7 @@ class Graph:
         self._walk()
 
     def along(self, ways: Sequence[list[int]]) -> Graph:
-        """The same blocks, of which each is followed by some alone of those that may."""
+        """Return the same graph with fewer edges: ways[b] are the successors of block b."""
         g = copy.copy(self)
         g.next = list(ways)
         g._walk()

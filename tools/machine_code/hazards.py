@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers that are read before they hold what was written: a fault of ptxas that a GPU showed.
+"""Registers that are read before they hold what was written: a bug of ptxas that showed on a GPU.
 
-CS2R clears two registers. ptxas 13.0 keeps six cycles or more between it and an arithmetic instruction that reads one
-of them, but forgets to where an instruction between the two writes the same registers under a predicate, as of
-``condition ? address : nullptr``. With five cycles an H200 read the old value: of a null pointer, that it was not null.
+CS2R clears two registers. ptxas 13.0 keeps at least six cycles between it and an arithmetic instruction that reads one
+of them. It does not if an instruction between the two writes the same registers under a predicate, as for
+``condition ? address : nullptr``. With five cycles an H200 read the old value, and took a null pointer for another one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CYCLES = 6  # from CS2R to an arithmetic instruction that reads its result
 def early_reads(code: Iterable[Instruction]) -> list[Instruction]:
     """Return the instructions that read a register less than CYCLES after CS2R wrote it, along straight code.
 
-    Memory instructions read their registers later than others, and are none of them.
+    Memory instructions are left out, since they read their registers later than others.
     """
     found = []
     since: dict[str, int] = {}  # a register that CS2R wrote -> cycles since then

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ways through a kernel are open to a block's first thread where the kernel's argument is known: constants are
-carried through registers and predicates along the branches that they leave open (Wegman and Zadeck 1991). What memory
-says is never known."""
+"""The paths through a kernel that are open to a block's first thread if the kernel's argument is known.
+
+Constants are propagated through registers and predicates along the branches that they leave open (Wegman and Zadeck
+1991). Values from memory are never known.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from tools.machine_code.instructions import Instruction, bits
 from tools.machine_code.operands import operands
 
 MASK = 0xFFFFFFFF
-State = dict[str, int]  # of registers (32 bits) and predicates (0, 1); what it lacks is not known
+State = dict[str, int]  # registers (32 bits) and predicates (0, 1) with known values
 Argument = Mapping[int, int]  # bytes of constant bank 0, by address
 
 COMPARE: dict[str, Callable[[int, int], bool]] = {
@@ -32,7 +34,7 @@ def _signed(x: int) -> int:
 
 
 def _value(text: str, state: State) -> int | None:
-    """Of an operand, None if it is not known; a predicate's with its negation."""
+    """Return an operand's value, None if it is not known; a predicate's negation is applied."""
     text = text.removesuffix(".reuse")
     if text in ("RZ", "URZ"):
         return 0
@@ -48,7 +50,7 @@ def _value(text: str, state: State) -> int | None:
 
 
 def _from_table(table: int, values: list[int | None]) -> int | None:
-    """What a table of eight bits says of three bits, some of which may not be known."""
+    """Return the entry for three bits in a table of eight, None if unknown bits leave it open."""
     a, b, c = ((0, 1) if x is None else (x,) for x in values)
     said = {table >> (4 * i + 2 * j + k) & 1 for i, j, k in itertools.product(a, b, c)}
     return said.pop() if len(said) == 1 else None
@@ -63,14 +65,16 @@ def _or(*values: int | None) -> int | None:
 
 
 def _isetp(x: Instruction, parts: list[str], state: State) -> dict[str, int | None]:
-    """P, Q, a, b, other[, carry]: P = (a ? b) and or or other; Q the same of the opposite."""
+    """Return the results of ISETP P, Q, a, b, other[, carry].
+
+    P is the comparison of a and b, joined with `other` by AND or OR. Q is the opposite comparison, joined likewise."""
     names = x.word.split(".")
     left, right, other = (_value(p, state) for p in parts[2:5])
     held = None
     if left is not None and right is not None:
         order = (lambda v: v) if "U32" in names else _signed
         held = int(COMPARE[names[1]](order(left), order(right)))
-        if "EX" in names and (names[1] in ("EQ", "NE") or left == right):  # the upper halves: equal ones leave it open
+        if "EX" in names and (names[1] in ("EQ", "NE") or left == right):  # upper halves: if equal, the lower decide
             lower = _value(parts[5], state)
             held = lower if left == right else held
     elif "EX" in names and names[1] == "NE" and _value(parts[5], state) == 1:
@@ -81,7 +85,7 @@ def _isetp(x: Instruction, parts: list[str], state: State) -> dict[str, int | No
 
 
 def _lop3(parts: list[str], state: State) -> dict[str, int | None]:
-    """[P,] R, a, b, c, table, other"""
+    """Return the results of LOP3 [P,] R, a, b, c, table, other."""
     to = parts.pop(0) if re.fullmatch(r"U?P(\d|T)", parts[0]) else None
     a, b, c = (_value(p, state) for p in parts[1:4])
     table, out = int(parts[4], 16), None
@@ -123,7 +127,7 @@ def _constants(x: Instruction, parts: list[str], argument: Argument) -> dict[str
 
 
 def _results(x: Instruction, parts: list[str], state: State, argument: Argument) -> dict[str, int | None]:
-    """What is known of what an instruction writes; nothing of what is not named."""
+    """Return what is known of an instruction's results. Results that are missing are not known."""
     get = lambda i: _value(parts[i], state)
     if x.head in ("LDC", "ULDC", "LDCU"):
         return _constants(x, parts, argument)
@@ -160,7 +164,7 @@ def _pair(name: str) -> list[str]:
 
 
 def step(x: Instruction, state: State, argument: Argument) -> None:
-    """What is known behind an instruction"""
+    """Update the state to what is known after an instruction."""
     runs = _value(x.guard.removeprefix("@"), state) if x.guard else 1
     if runs == 0:
         return
@@ -178,7 +182,7 @@ def step(x: Instruction, state: State, argument: Argument) -> None:
 
 
 def with_argument(g: Graph, argument: Argument) -> Graph:
-    """The ways that are open."""
+    """Return the graph with only the edges that are open to the first thread."""
     before: dict[int, State] = {b: {} for b in g.roots}
     ways: dict[int, set[int]] = {}
     work = list(g.roots)
@@ -201,7 +205,7 @@ def with_argument(g: Graph, argument: Argument) -> Graph:
 
 
 def _taken(x: Instruction, state: State) -> int | None:
-    """Whether a branch is taken"""
+    """Return whether an instruction's branch is taken; None if that is not known."""
     guard = _value(x.guard.removeprefix("@"), state) if x.guard else 1
     if x.head != "BRA":
         return guard

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which registers and predicates an instruction writes, and which it waits for."""
+"""The registers and predicates that an instruction writes, and those that it waits for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OPERAND = re.compile(r"\bU?[RP]\d+\b")
 
 
 def operands(x: Instruction) -> tuple[set[str], set[str]]:
-    """The registers and predicates that an instruction writes, and those that it waits for."""
+    """Return the registers and predicates that an instruction writes, and those that it waits for."""
     parts = [part.strip() for part in x.args.split(",")]
     names = lambda text: set(OPERAND.findall(text))
     n = 0 if x.head in SILENT else _written(x.head, parts)
@@ -29,7 +29,7 @@ def operands(x: Instruction) -> tuple[set[str], set[str]]:
 
 
 def _written(head: str, parts: list[str]) -> int:
-    """How many operands, from the left, are results: a register, with predicates before or behind it."""
+    """Return how many operands, from the left, are results: a register, with predicates before or after it."""
     predicate = lambda part: re.fullmatch(r"!?U?P(\d|T)", part) is not None
     if head.endswith("SETP") or head in ("PLOP3", "UPLOP3", "VOTE", "VOTEU"):
         return min(2, len(parts))

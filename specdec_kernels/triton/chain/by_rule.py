@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_chain by a rule or by block: a program walks the positions of one request
-(csrc/ops/verify_chain/{by_rule,token,block_verification}.h), so S.ROWS is 1."""
+"""verify_chain by a rule or by block (csrc/ops/verify_chain/{by_rule,token,block_verification}.h).
+
+One program walks the positions of one request, so S.ROWS is 1.
+"""
 
 from typing import Any, NamedTuple
 
@@ -40,9 +42,8 @@ from ..rules.rule_dist import (
 from .draft_test import Drafts, Request, dist_at, load_drafts, request_of
 from .position import Position, get_position, look, put_position
 
-# Where the way back stands: looking for the last position that stays, or drawing at it from what is left of pi, from
-# pi, or
-# from p.
+# States of resample(). TESTING looks for the last position that a block keeps. REST draws there from what is left of
+# pi, WHOLE from pi, PLAIN from p. LOST: nothing can be drawn. DONE: a token was chosen.
 TESTING = tl.constexpr(0)
 REST = tl.constexpr(1)
 WHOLE = tl.constexpr(2)
@@ -52,7 +53,7 @@ DONE = tl.constexpr(5)
 
 
 class Left(NamedTuple):
-    """(m pi - minus q)+ at a position."""
+    """The weights (m pi - minus q)+ of a position."""
 
     p: Any
     q: Any
@@ -68,7 +69,7 @@ def reads_p(left):
 
 @triton.jit
 def sum_left(target, draft, left, masses, sums, S):
-    """Its total in float64, NaN where p is no law; its chunks stay in masses."""
+    """Return the sum of the weights in float64, NaN if p is invalid. The chunk sums stay in masses."""
     total = tl.full([S.ROWS], 0.0, tl.float64)
     chunks = chunks_of(target)
     b = each_request(S)
@@ -90,7 +91,7 @@ def sum_left(target, draft, left, masses, sums, S):
 
 @triton.jit
 def draw_left(target, draft, b, left, masses, total, v, found, S):
-    """Inverse CDF over the chunk sums left behind."""
+    """Return a token drawn by inverse CDF over the chunk sums that sum_left() stored."""
     chunks = chunks_of(target)
     c, into, mass = pick_chunk(masses, b * chunks, chunks, v * total, found, S)
     _, w = mixed_chunk(target, draft, b, left.p, left.q, left.pi, left.m, left.minus, c, reads_p(left), found, S)
@@ -99,7 +100,7 @@ def draw_left(target, draft, b, left, masses, total, v, found, S):
 
 @triton.jit
 def argmax_finite(target, p, needed, S):
-    """The first of the largest finite entries; 0 where there is none."""
+    """Return the first id of the largest finite entry; 0 if no entry is finite."""
     top = tl.full([S.ROWS], -float("inf"), tl.float32)
     id = tl.full([S.ROWS], 0, tl.int32)
     d = each_dist(p, S)
@@ -118,7 +119,7 @@ def argmax_finite(target, p, needed, S):
 
 @triton.jit
 def left_at(target, draft, position, state, hopeless, alpha, needed, S):
-    """What is to be drawn from: (r pi - q)+ where a tested draft takes q away, else pi; or p itself."""
+    """Return the weights to draw from, and whether q is subtracted: (r pi - q)+ after a tested draft, else pi or p."""
     pi = complete(target, draft, position.p, position.q, position.pi, alpha.first, needed & ~hopeless, S)
     alone = state == PLAIN
     form = tl.where(alone, MIXED, pi.form)
@@ -127,7 +128,7 @@ def left_at(target, draft, position, state, hopeless, alpha, needed, S):
     pi = Mixture(form, score_row, of_p, of_q, pi.threshold, pi.confidence_gap, pi.open)
     takes = position.tested & is_something(position.q) & (state <= REST)
     m = tl.where(takes, position.r, 1.0).to(tl.float32)
-    # Of p itself a one-hot draft leaves nothing.
+    # If pi is p, a one-hot draft's token keeps no weight.
     one = tl.full([S.ROWS], 1.0, tl.float32)
     minus = tl.where(takes, tl.where(is_p(pi) & (position.q.hot >= 0), FLT_MAX, one), 0.0)
     return Left(position.p, position.q, pi, m, minus), takes
@@ -135,7 +136,7 @@ def left_at(target, draft, position, state, hopeless, alpha, needed, S):
 
 @triton.jit
 def stays_at(draft, b, position, hot, total, u):
-    """Of a block: whether u < h_i."""
+    """Return whether a block keeps position i: u < h_i (see resample)."""
     r = position.r
     q_hot, _ = prob(draft, b, position.q, hot, hot >= 0)
     s = tl.where(hot >= 0, tl.maximum(r - draft_prob(q_hot), 0.0), total)
@@ -144,11 +145,11 @@ def stays_at(draft, b, position, hot, total, u):
 
 @triton.jit
 def resample(drafts, x, i, status, target, draft, positions, masses, random, alpha, block, S):
-    """The position where the walk ends, the final token there, ln p of it, and the status.
+    """Return the position where the walk ends, the final token there, its ln p, and the status.
 
-    In a block: the last i with u < h_i, h_i = s_i / (s_i + 1 - r_i), s_i = sum (r_i pi_i - q_i)+; h = r at the last.
-    After a tested draft the token is from (r pi - q)+; from pi where nothing is to be taken away or nothing is left; or
-    else from p."""
+    A block ends at the last i with u < h_i, where h_i = s_i / (s_i + 1 - r_i) and s_i = sum (r_i pi_i - q_i)+; after
+    the last draft h = r. The token is drawn from (r pi - q)+ after a tested draft. If there was none, or nothing is
+    left, it is drawn from pi, and if that has no mass from p."""
     columns = drafts.G + 1
     v = uniform_of(random, x.b, drafts.G, columns, DOMAIN_FINAL, x.b * 0, x.b >= 0)
     state = tl.where(block & (i > 0), TESTING, REST)
@@ -190,10 +191,10 @@ def resample(drafts, x, i, status, target, draft, positions, masses, random, alp
 
 @triton.jit
 def walk(drafts, x, target, draft, positions, random, rules, rule, alpha, block, SCORES_END: tl.constexpr, S):
-    """Looks at positions until one is rejected or, in a block, cannot be reached: the position, and the bits of status.
+    """Walk until a position is rejected or, in a block, cannot be reached. Return the position and the status bits.
 
-    In a block r_0 = 1, r_i = min(1, r_(i-1) pi_(i-1)(d_i) / q_(i-1)(d_i)). Where what is known of pi already accepts,
-    or makes the next r 1, the rest of it is not summed."""
+    In a block r_0 = 1, r_i = min(1, r_(i-1) pi_(i-1)(d_i) / q_(i-1)(d_i)). If a lower bound of pi already accepts the
+    draft, or makes the next r 1, the sums that pi lacks are not computed."""
     i = x.b * 0
     r = tl.full([S.ROWS], 1.0, tl.float64)
     status = tl.full([S.ROWS], 0, tl.int32)
@@ -274,7 +275,7 @@ def request_kernel(
     count, G, D, token_batch_stride, token_stride, bonus_stride, given, target, draft, rules, random, out, positions,
     masses, BLOCK: tl.constexpr, SCORES_END: tl.constexpr, POSITIONS: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
-    # A tuple that is assigned loses its constants, so this one goes straight into the call.
+    # Triton drops the constants of a tuple that is assigned, so this one is made in the call.
     verify_request(
         Drafts(given, token_batch_stride, token_stride, G, D), count, bonus_stride, target, draft, rules, random, out,
         positions, masses, BLOCK, SCORES_END, POSITIONS, S,

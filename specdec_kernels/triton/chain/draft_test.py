@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drafts of requests, and all of them tested at once: where they stop, and why
+"""The drafts of requests, and a test of all of them at once, which finds where each request stops and its status
 (csrc/ops/verify_chain/verify_chain.h)."""
 
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from ..row_stats import dist
 
 
 class Given(NamedTuple):
-    """What a call gives of the drafts."""
+    """The arguments of a call that describe its drafts."""
 
     tokens: Any
     cu_draft: Any  # None: every request has G drafts
@@ -33,8 +33,8 @@ class Drafts(NamedTuple):
 
 class Request(NamedTuple):
     b: Any
-    start: Any  # of its drafts, in a ragged call
-    g: Any  # how many there are
+    start: Any  # index of its first draft in a ragged call
+    g: Any  # number of its drafts
 
 
 class Out(NamedTuple):
@@ -42,14 +42,14 @@ class Out(NamedTuple):
     num_accepted: Any  # [B]
     logprobs: Any  # [B, G+1]
     status: Any  # [B]
-    by_rule: Any  # [B]: whether a request is done by its rule, and not by stop_kernel and final_kernel; None: none is
+    by_rule: Any  # [B]: whether request_kernel verifies the request, not stop_kernel and final_kernel; None: never
 
 
 class DraftTest(NamedTuple):
     d: Any  # drafts [ROWS, POSITIONS]
     log_p: Any
-    n: Any  # how many are accepted
-    removed: Any  # whether what was rejected leaves (p - q)+
+    n: Any  # number of accepted drafts
+    removed: Any  # whether a rejection leaves (p - q)+
     status: Any
 
 
@@ -73,7 +73,7 @@ def load_drafts(drafts, x, i, mask):
 
 @triton.jit
 def index_of(side, drafts, x, i):
-    """Position i of requests among those of all: G + extra each, or g + extra one after the other if ragged."""
+    """Return the index of position i among all positions: a request has G + extra, or g + extra if ragged."""
     if drafts.given.cu_draft is None:
         return x.b * (drafts.G + side.extra) + i
     else:
@@ -82,7 +82,7 @@ def index_of(side, drafts, x, i):
 
 @triton.jit
 def row_at(side, drafts, x, i, there):
-    """The row of a position, and the index of its stats."""
+    """Return the row of a position, and the index of its stats."""
     index = index_of(side, drafts, x, i)
     if side.store.row is None:
         return (i + x.b * 0 if drafts.given.cu_draft is None else index), index
@@ -93,7 +93,7 @@ def row_at(side, drafts, x, i, there):
 
 @triton.jit
 def has_number(side, drafts, x, i, there):
-    """Where a position has a row, or at least a number that stands for one: -1 does not."""
+    """Return whether a position has a row. A row index out of range counts as one, -1 does not."""
     if side.store.row is None:
         return there
     else:
@@ -102,8 +102,9 @@ def has_number(side, drafts, x, i, there):
 
 @triton.jit
 def dist_at(side, drafts, x, i, there, token, S):
-    """The laws of rows i of requests where they are `there`, else one-hot at `token`; of a number that names no row
-    nothing, unless it is -1."""
+    """Return the distributions at positions i: of a row if it is `there`, else one-hot at `token`.
+
+    A row index of -1 means one-hot as well; any other index out of range gives no distribution."""
     if side.data is None:
         return one_hot(token)
     else:
@@ -117,7 +118,7 @@ def dist_at(side, drafts, x, i, there, token, S):
 
 @triton.jit
 def fault_of(q, q_d, valid):
-    """What is wrong with the law that a draft was drawn from: nothing at all is no row, but no probability."""
+    """Return the status bits of a draft's q. If there is no distribution, the draft is invalid, not the row."""
     return tl.where(is_draft_prob(q_d), 0, INVALID_DRAFT) | tl.where(
         valid, 0, tl.where(is_something(q), INVALID_ROW, INVALID_DRAFT)
     )
@@ -129,10 +130,10 @@ def test_drafts(drafts, x, exists, target, draft, random, POSITIONS: tl.constexp
     inside = exists[:, None] & (i < x.g[:, None])
     each = Request(x.b[:, None], x.start[:, None], x.g[:, None])
     d = load_drafts(drafts, each, i, inside)
-    drafted = inside & (d >= 0) & (d < widest(target, draft))  # the first other id ends the draft
+    drafted = inside & (d >= 0) & (d < widest(target, draft))  # an id outside both vocabularies ends the draft
     p = dist_at(target, drafts, each, i, drafted, d * 0 - 1, S)
     p_d, log_p = prob(target, each.b, p, d, drafted)
-    valid = is_valid(target, p) & (p_d == p_d)  # a probability row that is no law, as this entry alone tells
+    valid = is_valid(target, p) & (p_d == p_d)  # NaN here means that a probability row is invalid
     q = dist_at(draft, drafts, each, i, drafted, tl.where(drafted, d, -1), S)
     if draft.data is None:
         q_d = tl.full(d.shape, 1.0, tl.float64)
@@ -141,7 +142,7 @@ def test_drafts(drafts, x, exists, target, draft, random, POSITIONS: tl.constexp
         q_d, _ = prob(draft, each.b, q, d, drafted)
         q_valid = is_valid(draft, q)
     u = uniform_of(random, each.b, i, drafts.G + 1, DOMAIN_ACCEPT, i, drafted)
-    # A greedy target never reads q.
+    # A greedy target accepts only its argmax, and q is not read.
     accepted = drafted & valid & tl.where(p.hot >= 0, d == p.hot, accept_test(p_d, q_d, u))
     stop = tl.min(tl.where(accepted, POSITIONS, i), 1)
     n = tl.minimum(stop, x.g)

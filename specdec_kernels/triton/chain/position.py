@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One position of a walk by a rule: how sure the models are (csrc/rules/confidence.h), the law that stands for the
-target's, and the one that the draft was drawn from (csrc/ops/verify_chain/position.h). What is known of it stays in
-memory, for the way back and the final draw. A program serves one request: S.ROWS is 1."""
+"""One position of a walk by a rule (csrc/ops/verify_chain/position.h).
+
+It has the confidence of both models (csrc/rules/confidence.h), the distribution pi that replaces the target's, and the
+draft's. It is stored, for a block's way back and for the final draw. A program serves one request: S.ROWS is 1.
+"""
 
 from typing import Any, NamedTuple
 
@@ -31,15 +33,15 @@ from ..rules.rule import asks_of, reads_draft, reads_entropy, replaces_target
 from ..rules.rule_dist import Mixture, keeps, make_rule_dist
 from .draft_test import dist_at, fault_of, has_number, load_drafts
 
-INTS = tl.constexpr(4)  # of a position
+INTS = tl.constexpr(4)  # stored per position
 FLOATS = tl.constexpr(5)
 
 
 class Confidence(NamedTuple):
-    largest: Any  # probability; NaN if the row is no law
+    largest: Any  # probability; NaN if the row is invalid
     entropy: Any
     max: Any  # the largest logit
-    above: Any  # how many entries are larger than `least`
+    above: Any  # number of entries larger than `least`
 
 
 @triton.jit
@@ -49,7 +51,7 @@ def is_unscaled(d):
 
 @triton.jit
 def load_row(side, d, c, reads, S):
-    """Chunks c of the rows of laws."""
+    """Return chunks c of the distributions' rows."""
     alive = each(reads & (d.row >= 0), S)
     return load_chunk(side, each_request(S), each(d.row, S), c, alive, -float("inf"), S)
 
@@ -90,11 +92,11 @@ def logit_confidence(side, d, scale, cutoff, least, reads, S):
         above += count_above(z, least, S)
         new = tl.maximum(top, max_of(finite_max(z), S))
         x = scaled(z, each(new, S)[:, None], each(scale, S)[:, None])
-        e = tl.where(z < least_kept, 0.0, weight_of(x * LOG2E))  # so a NaN reaches the sum
+        e = tl.where(z < least_kept, 0.0, weight_of(x * LOG2E))  # NaN is not less, so it reaches the sum
         of_x = tl.where(
             z >= least_kept, e * -tl.maximum(x, -100.0), 0.0
-        )  # below it exp(x) is nothing, and x must be finite
-        # What was summed relative to an earlier maximum moves to the new one.
+        )  # x is bounded where e is 0 anyway, so that their product is finite
+        # The sums so far are relative to the old maximum, and become relative to the new one.
         moved = tl.where(top > -float("inf"), scaled(top, new, scale).to(tl.float64), 0.0)
         shrink = tl.exp(moved)
         parts = (parts - total * moved) * shrink + sum_of(of_x, S)
@@ -107,8 +109,10 @@ def logit_confidence(side, d, scale, cutoff, least, reads, S):
 
 @triton.jit
 def confidence(side, d, sampled, least, wanted, whole, S):
-    """Of the softmax at T = 1 without filters, or of the law as sampled. A pass over the row is needed where the law
-    does not say it, and for the entropy and the count (`whole`). A drafted token without a row is sure."""
+    """Return the confidence of the softmax at T = 1 without filters, or of the distribution as `sampled`.
+
+    A pass over the row is made if its stats do not give the largest probability, and for the entropy and the count
+    (`whole`). A draft without a row has probability 1 and entropy 0."""
     has_row = d.row >= 0
     if side.data is None:
         one = tl.full([S.ROWS], 1.0, tl.float64)
@@ -136,35 +140,35 @@ class Positions(NamedTuple):
 
 class Position(NamedTuple):
     p: Any
-    q: Any  # what a rejection takes away
+    q: Any  # the distribution that a rejection subtracts
     pi: Any
-    tested: Any  # there is a draft, and the rows are laws that can judge it
-    r: Any  # block verification: the chance to come at least here
+    tested: Any  # whether there is a draft, and valid rows to test it
+    r: Any  # block verification: the probability of reaching this position or a later one
 
 
 class Look(NamedTuple):
-    """A position as its rule sees it."""
+    """A position, with the values that its rule tests."""
 
     position: Any
     d: Any  # the draft; -1: none
-    p: Any  # of the draft
-    z: Any  # its entry in p's row
+    p: Any  # p of the draft
+    z: Any  # the draft's entry in p's row
     q: Any
-    kept: Any  # whether q is kept there
+    kept: Any  # whether pi keeps q at the draft
     of_p: Any  # the target's confidence, for the rules that read p alone
     status: Any
 
 
 @triton.jit
 def draft_token(drafts, x, i, target, draft):
-    """The draft at position i, -1 where there is none. An id outside both vocabularies ends the draft."""
+    """Return the draft at position i; -1 if there is none. An id outside both vocabularies ends the draft."""
     d = load_drafts(drafts, x, i, i < x.g)
     return tl.where((d >= 0) & (d < widest(target, draft)), d, -1)
 
 
 @triton.jit
 def draws_at(drafts, x, i, d):
-    """Whether a token is drawn where a walk stops at position i."""
+    """Return whether a walk that stops at position i draws a token there."""
     if drafts.given.bonus_tokens is None:
         return d == d
     else:
@@ -173,7 +177,7 @@ def draws_at(drafts, x, i, d):
 
 @triton.jit
 def scores(rule, drafted, SCORES_END: tl.constexpr):
-    """Whether the draft's row is asked: behind the drafts, where there is one, by a rule that is a law."""
+    """Return whether the draft's row is read. If one follows the last draft, only rules that define pi read it."""
     if SCORES_END:
         return drafted | (replaces_target(rule) & (rule != EXACT))
     else:
@@ -182,9 +186,9 @@ def scores(rule, drafted, SCORES_END: tl.constexpr):
 
 @triton.jit
 def confidences(target, draft, p, q, rule, alpha, p_d, z_p, judged, tested, S):
-    """Of p and q, as far as the rule asks for them."""
+    """Return the confidences of p and q, as far as the rule needs them."""
     wants_p, wants_q = asks_of(rule, judged, target.PROBS, draft.PROBS)
-    # Medusa's entropy is summed only where its bounds, 0 <= exp(-H) <= max p, leave the test open.
+    # The entropy of "typical" is summed only where its bounds, 0 <= exp(-H) <= max p, do not decide the test.
     open_p = (p_d > 0) & ~(p_d > alpha.first)
     if not target.PROBS:
         open_p &= ~(p_d > alpha.second * tl.exp(-p.stats.log_norm.to(tl.float64)))
@@ -206,14 +210,13 @@ def look(drafts, x, i, target, draft, rule, alpha, r, SCORES_END: tl.constexpr, 
     p_d, _ = prob(target, x.b, p, d, drafted)
     fine = draws & is_valid(target, p) & ~(drafted & (p_d != p_d))
     reads = fine & scores(rule, drafted, SCORES_END) & reads_draft(rule)
-    # Where the target is greedy the draft is its one token or is not, whatever it was drawn from, unless the rule says
-    # more.
+    # With a greedy target these rules compare the draft with the target's row alone, so q is not read.
     matched = drafted & (p.hot >= 0) & ((rule == EXACT) | (rule == LOSSY) | (rule == LENIENCE))
     if draft.data is None:
         has_row = reads & False
     else:
         has_row = has_number(draft, drafts, x, i, reads & ~matched)
-    reads = reads & (drafted | has_row)  # a one-hot draft says nothing of the position behind it
+    reads = reads & (drafted | has_row)  # one-hot drafts have no row after the last draft
     takes_d = (reads & ~has_row) | (fine & drafted & (rule == THRESHOLDS))
     q = dist_at(draft, drafts, x, i, has_row, tl.where(takes_d, d, -1), S)
     z_q = entry(draft, x.b, q, d, drafted)
@@ -233,7 +236,7 @@ def look(drafts, x, i, target, draft, rule, alpha, r, SCORES_END: tl.constexpr, 
 
 @triton.jit
 def put_position(positions, drafts, x, i, position):
-    """Between two barriers: every thread may read it next."""
+    """Store a position, between two barriers, since any thread may read it next."""
     at = x.b * (drafts.G + 1) + i
     has_row = position.q.row >= 0
     tl.debug_barrier()
@@ -253,7 +256,7 @@ def put_position(positions, drafts, x, i, position):
 
 @triton.jit
 def get_position(positions, drafts, x, i, target, draft, S):
-    """A position, and whether a token is drawn there."""
+    """Return a stored position, and whether a token is drawn there."""
     at = x.b * (drafts.G + 1) + i
     ints = positions.ints + at * INTS
     floats = positions.floats + at * FLOATS

@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every op is made of: rows and their four floats, sums over chunks, random numbers, residuals, launches."""
+"""The parts that the ops share: rows and their four floats, sums over chunks, random numbers, residuals, launches."""
 
 from . import mended as mended

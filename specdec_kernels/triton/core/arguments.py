@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an op's arguments, which torch.ops.specdec_check has looked at, to those of kernels: csrc/binding/rows.h."""
+"""Conversion of an op's arguments, checked by torch.ops.specdec_check, to those of kernels (csrc/binding/rows.h)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RowMemory(NamedTuple):
 
 
 def row_memory(t: torch.Tensor, penalties: Penalties = launch.NO_PENALTIES) -> RowMemory:
-    """[N, V], or [B, rows, V]"""
+    """Return the memory of rows [N, V] or [B, rows, V]."""
     return RowMemory(t, t.size(-1), t.stride(0), t.stride(-2), penalties)
 
 
@@ -35,14 +35,14 @@ def contiguous(t: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def values(t: torch.Tensor | None) -> Values:
-    """Values of rows or requests, or one that serves all."""
+    """Return Values with one entry for each row or request, or one for all."""
     if t is None:
         return launch.NO_VALUES
     return Values(t, False) if t.size(0) == 1 else Values(t.contiguous(), True)
 
 
 def numbers(given, count: int) -> tuple:
-    """Numbers that serve every row or request; None where one is not given, which is NOT_GIVEN or NaN."""
+    """Return numbers that serve every row or request; None for one that is not given (NOT_GIVEN or NaN)."""
     return tuple(x if x > NOT_GIVEN else None for x in given) if given else (None,) * count
 
 
@@ -51,7 +51,7 @@ _OFF = None, lambda k: k <= 0, lambda p: p == 1, lambda p: p == 0
 
 
 def sampling(temperature, top_k, top_p, min_p, given) -> Sampling:
-    """Each a tensor, or a number in its place; a filter that a number turns off is none."""
+    """Return the sampling parameters: tensors, or numbers in their place, without filters that a number turns off."""
     T, k, *others = numbers(given, 4)
     of_all = T, None if k is None else min(k, MOST_KEPT), *others
     tensors = temperature, top_k, top_p, min_p
@@ -61,13 +61,13 @@ def sampling(temperature, top_k, top_p, min_p, given) -> Sampling:
         values(t) if x is None else launch.NO_VALUES if off is not None and off(x) else Values(x, None)
         for t, x, off in zip(tensors, of_all, _OFF)
     ]
-    if own[0].data is None and any(x is not None for x in of_all):  # so that something is, where every filter is off
+    if own[0].data is None and any(x is not None for x in of_all):  # so that given() holds if all filters are off
         own[0] = Values(1.0, None)
     return Sampling(*own)
 
 
 class GivenRows(NamedTuple):
-    """The rows of one side as the dispatcher hands them over (csrc/binding/rows.h)."""
+    """The rows of one side as the dispatcher passes them (csrc/binding/rows.h)."""
 
     logits: torch.Tensor | None
     temperature: torch.Tensor | None
@@ -84,7 +84,7 @@ class GivenRows(NamedTuple):
 
 
 class GivenPenalties(NamedTuple):
-    """The penalties of one side as the dispatcher hands them over (csrc/binding/penalties.h)."""
+    """The penalties of one side as the dispatcher passes them (csrc/binding/penalties.h)."""
 
     repetition: torch.Tensor | None
     frequency: torch.Tensor | None
@@ -95,7 +95,7 @@ class GivenPenalties(NamedTuple):
     history_row: torch.Tensor | None
 
     def of_windows(self, *window) -> Penalties:
-        """`window`: the last fields of Penalties."""
+        """Return the Penalties; `window` has their last fields."""
         ids, counts = self.history_ids, self.history_counts
         if ids is None:
             return launch.NO_PENALTIES
@@ -113,16 +113,16 @@ class GivenPenalties(NamedTuple):
         return self.of_windows(draft_tokens, 0, draft_tokens.stride(0), cu_draft.contiguous(), D, None, 0)
 
     def of_trees(self, parents: torch.Tensor, node_tokens: torch.Tensor) -> Penalties:
-        """Both contiguous, [B, N]."""
+        """Return the Penalties of trees. Both tensors are contiguous [B, N]."""
         return self.of_windows(node_tokens, node_tokens.size(1), 1, None, 0, parents, 0)
 
 
 def seen_rows(t: torch.Tensor, penalties, drafted: torch.Tensor | None) -> RowMemory:
-    """Rows [N, V] as they are seen after the tokens `drafted` [N, n]."""
+    """Return the memory of rows [N, V] under penalties, after the tokens `drafted` [N, n]."""
     strides, n = ((0, 0), 0) if drafted is None else (drafted.stride(), drafted.size(1))
     return row_memory(t, GivenPenalties(*penalties).of_windows(drafted, *strides, None, 0, None, n))
 
 
 def row_pair(p, p_stats, q, q_stats) -> tuple:
-    """A target's rows p [N, V] and a draft's q [N, Vq]: logits with their stats, probabilities without."""
+    """Return the Rows of a target's p [N, V] and a draft's q [N, Vq]: logits with stats, probabilities without."""
     return tuple(launch.rows(row_memory(x), stats is None, stats) for x, stats in ((p, p_stats), (q, q_stats)))

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The best ids of rows in their order (csrc/core/order.h, csrc/cuda/best_ids.cuh): a program per row puts a few of them
-side by side, which torch sorts.
+"""The best ids of rows, in order (csrc/core/order.h, csrc/cuda/best_ids.cuh).
 
-What an entry is worth must not fall where its logit grows; `score` [rows] says that it is what the entry makes of a
-beam's score, None that it is the logit.
+A program per row lists a few candidates, and torch sorts them. The worth of an entry must not fall as its logit grows.
+With `score` [rows] it is the beam's score plus ln p; without, it is the logit.
 """
 
 import torch
@@ -30,13 +29,14 @@ from .row import (
 
 LAST_ID = tl.constexpr((1 << 24) - 1)
 NO_ID = tl.constexpr(-(1 << 63))  # an order below that of every id
-LARGEST = tl.constexpr(0x7F800000 << 24 | (1 << 24) - 1)  # that of +inf at id 0
+LARGEST = tl.constexpr(0x7F800000 << 24 | (1 << 24) - 1)  # the order of +inf at id 0
 
 
 @triton.jit
 def order_of(worth, id):
-    """Numbers in the order of ids, the larger worth first, the lower id of equal ones, NaN last. No two ids of a row
-    have the same."""
+    """Return a number that orders ids: by larger worth, then by lower id, NaN last.
+
+    No two ids of a row have the same order."""
     key = tl.where(worth == worth, ordered(worth + 0.0), -2147483648).to(tl.int64)
     return key << 24 | LAST_ID - id
 
@@ -53,7 +53,7 @@ def worth_of_order(order):
 
 @triton.jit
 def worth_of(rows, score, n, z, exists):
-    """z [X, ...] of the rows n [X]: score + ln p, rounded once."""
+    """Return the worth of entries z [X, ...] of the rows n [X]: score + ln p, rounded once; z without a score."""
     if score is None:
         return z
     else:
@@ -65,7 +65,7 @@ def worth_of(rows, score, n, z, exists):
 
 @triton.jit
 def hot_of(rows, n, exists):
-    """The id of a greedy row, else -1."""
+    """Return the argmax of a greedy row; -1 for other rows."""
     stats = load_stats(rows.stats, n, exists)
     hot = is_greedy(stats, rows.V)
     return tl.where(hot, tl.where(hot, stats.log_norm, 0.0).to(tl.int64), -1)
@@ -73,7 +73,7 @@ def hot_of(rows, n, exists):
 
 @triton.jit
 def score_of(rows, score, n, exists):
-    """Of the beam of each row: NaN where the beam or the row is none."""
+    """Return the score of each row's beam; NaN if the beam or the row is invalid."""
     stats = load_stats(rows.stats, n, exists)
     inf = float("inf")
     law = (stats.scale > 0) & (stats.scale < inf) & (tl.abs(stats.log_norm) < inf) & (tl.abs(stats.max) < inf)
@@ -83,7 +83,7 @@ def score_of(rows, score, n, exists):
 
 @triton.jit
 def is_flat(rows, score, n, exists):
-    """Whether nothing has to be looked for: all ids are worth the same, but for that of a greedy row."""
+    """Return whether no search is needed, since all ids except a greedy row's argmax are worth the same."""
     if score is None:
         return n < 0
     else:
@@ -92,7 +92,7 @@ def is_flat(rows, score, n, exists):
 
 @triton.jit
 def orders(rows, score, n, c, alive, S):
-    """Of the ids of chunks c, and the logits, NaN outside the row."""
+    """Return the orders of the ids of chunks c, and their logits, NaN outside the row."""
     z = load_chunk(rows, n, row_seen(rows, n), c, alive, float("nan"), S)
     id = c[:, None].to(tl.int64) * CHUNK + tl.arange(0, S.WIDTH)[None, :]
     order = order_of(worth_of(rows, score, n, z, alive), id)
@@ -101,7 +101,7 @@ def orders(rows, score, n, c, alive, S):
 
 @triton.jit
 def orders_from(rows, score, n, begin, best, least, exists, S):
-    """The next chunks of each row: their orders, and which of them are at least `least`. What has none is not read."""
+    """Return the orders of each row's next chunks, and which are at least `least`. Chunks without any are not read."""
     c = chunks_from(begin, S)
     chunks = chunks_of(rows)
     there = each(exists, S) & (c < chunks)
@@ -121,9 +121,10 @@ def count_from(rows, score, n, best, least, exists, S):
 
 @launch.kernel
 def list_orders_kernel(rows, score, N, num_rows, k, best, top, top_count, few, room, S: tl.constexpr):
-    """The k largest orders of each row and some that follow them, `room` at most, into `few` in no order. best
-    [N, chunks]: no order of a chunk is larger, and one is worth as much; top [N, top_count]: the largest of them, the k
-    largest if there are as many."""
+    """Write the k largest orders of each row, and some that follow them, at most `room`, to `few`, unsorted.
+
+    best [N, chunks]: a bound of each chunk's orders, which one of them equals in worth. top [N, top_count]: the largest
+    of these bounds, k of them if there are as many."""
     n = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
     exists = (n < N) & is_present(num_rows, n)
     exists = exists & ~is_flat(rows, score, n, exists)
@@ -131,7 +132,7 @@ def list_orders_kernel(rows, score, N, num_rows, k, best, top, top_count, few, r
     lo = tl.load(top + n * top_count + k - 1, mask=exists & (n * 0 + k <= top_count), other=NO_ID + 1)
     lo = tl.where(exists, tl.maximum((lo >> 24) << 24, NO_ID + 1), 1)
     count = count_from(rows, score, n, best, lo, exists, S)
-    while some(count > room):  # at least k lie from lo up, and the k-th not above hi
+    while some(count > room):  # invariant: at least k orders are >= lo, and the k-th is <= hi
         more = count > room
         mid = middle(lo, hi)
         up = count_from(rows, score, n, best, mid, exists & more, S)
@@ -149,7 +150,7 @@ def list_orders_kernel(rows, score, N, num_rows, k, best, top, top_count, few, r
 
 
 def best_orders(rows, score, table, N, num_rows, k, best):
-    """[N, k] in descending order; NO_ID of rows in which nothing has to be looked for."""
+    """Return the k best orders of each row, [N, k], descending; NO_ID for rows that need no search (is_flat)."""
     room = min(rows.V, max(2048, 4 * k))
     top = best.topk(min(k, table.chunk_count)).values
     few = torch.full((N, room), NO_ID.value, dtype=torch.int64, device=best.device)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers, and the token that one of them picks: csrc/core/{philox,final_token}.h. Philox4x32-10 (Salmon et al.,
-SC'11) needs no state."""
+"""Random numbers, and the choice of a token by one of them (csrc/core/{philox,final_token}.h).
+
+The generator is Philox4x32-10 (Salmon et al., SC'11), which needs no state.
+"""
 
 from typing import Any, NamedTuple
 
@@ -17,8 +19,9 @@ DOMAIN_DRAFT = tl.constexpr(2)
 
 @triton.jit
 def uniform(seed, offset, domain, slot):
-    """A 53-bit uniform in [0, 1): slot i takes word pair (i & 1) of block i >> 1, its low 33 bits count. All int64,
-    words kept in their low halves."""
+    """Return a 53-bit uniform in [0, 1). Slot i uses word pair (i & 1) of block i >> 1; its low 33 bits count.
+
+    All values are int64, with words in their low halves."""
     low: tl.constexpr = 0xFFFFFFFF
     w0 = (slot >> 1) & low
     w1 = offset & low
@@ -43,12 +46,12 @@ def uniform(seed, offset, domain, slot):
 
 @triton.jit
 def given_uniform(u):
-    """A uniform that a caller gave: what lies outside [0, 1) counts as the nearer end, NaN as 0."""
+    """Return a caller's uniform, clamped to [0, 1); NaN counts as 0."""
     return tl.where(u > 0, tl.where(u < 1, u, tl.full(u.shape, 1 - 2.0**-53, tl.float64)), 0.0)
 
 
 class Random(NamedTuple):
-    """What uniforms come from: seeds and offsets, or the uniforms themselves. With neither, nothing is drawn."""
+    """The source of uniforms: seeds and offsets, or the uniforms themselves. With neither, every uniform is 0."""
 
     seed: Any  # Values
     offset: Any
@@ -57,7 +60,7 @@ class Random(NamedTuple):
 
 @triton.jit
 def uniform_of(random, b, column, columns, domain, slot, mask):
-    """Of the requests b: the uniform in a column of the given ones, or that of a slot of a domain."""
+    """Return a uniform of each request b: the given one in a column, or that of a slot of a domain."""
     if random.uniforms is not None:
         return given_uniform(get_value(random.uniforms + b * columns + column, mask, 0.0))
     elif random.seed.data is not None:
@@ -68,7 +71,7 @@ def uniform_of(random, b, column, columns, domain, slot, mask):
         return tl.zeros_like(b * slot).to(tl.float64)
 
 
-# What a status is made of.
+# Bits of a status.
 INVALID_ROW = tl.constexpr(1)
 EMPTY_RESIDUAL = tl.constexpr(2)
 INVALID_DRAFT = tl.constexpr(4)
@@ -82,7 +85,7 @@ def has_mass(total):
 
 @triton.jit
 def total_mass(masses, at, chunks, alive, S):
-    """The chunk sums of each row, in float64."""
+    """Return the sum of each row's chunk sums, in float64."""
     total = start(0.0, tl.float64, S)
     for begin in range(0, chunks, S.CHUNKS):
         c = begin + tl.arange(0, S.CHUNKS)[None, :]
@@ -103,7 +106,7 @@ def largest_of(maxes, at, chunks, alive, S):
 
 @triton.jit
 def first_chunk_with(maxes, at, chunks, most, alive, S):
-    """The first chunk whose maximum is `most` [ROWS]; 0 where nothing is finite."""
+    """Return the first chunk whose maximum is `most` [ROWS]; 0 if nothing is finite."""
     first = start(2147483647, tl.int32, S)
     for begin in range(0, chunks, S.CHUNKS):
         c = begin + tl.arange(0, S.CHUNKS)
@@ -115,7 +118,7 @@ def first_chunk_with(maxes, at, chunks, most, alive, S):
 
 @triton.jit
 def first_lane_with(z, most, S):
-    """The first lane of a chunk that holds `most` [ROWS]; 0 where nothing is finite."""
+    """Return the first lane of a chunk that holds `most` [ROWS]; 0 if nothing is finite."""
     lane = tl.arange(0, S.WIDTH)[None, :]
     first = tl.min(tl.where(z == most[:, None], lane, S.WIDTH), 1)
     return tl.where((first < S.WIDTH) & (most > -float("inf")), first, 0)
@@ -123,8 +126,9 @@ def first_lane_with(z, most, S):
 
 @triton.jit
 def pick_chunk(masses, at, chunks, target, alive, S):
-    """The first chunk with mass where the running sum exceeds `target`, else the last with mass: the chunk, how far
-    into it the target lies, and its mass."""
+    """Return the first chunk with mass at which the running sum exceeds `target`, else the last with mass.
+
+    Two more results follow: how far into the chunk the target is, and the chunk's mass."""
     running = start(0.0, tl.float64, S)
     chosen = tl.full([S.ROWS], -1, tl.int32)
     found = tl.zeros([S.ROWS], tl.int32)
@@ -152,8 +156,9 @@ def pick_chunk(masses, at, chunks, target, alive, S):
 
 @triton.jit
 def pick_lane(w, into, mass, S):
-    """The first lane with weight where the running sum exceeds into / mass of the chunk's total (the rescan's own),
-    else the last."""
+    """Return the first lane with weight at which the running sum exceeds into / mass of w's total, else the last one.
+
+    The total is w's own, since the chunk's mass was summed before and may be rounded otherwise."""
     lane = tl.arange(0, S.WIDTH)[None, :]
     w = w.to(tl.float64)
     beyond = tl.cumsum(w, 1) * mass[:, None] > (into * tl.sum(w, 1))[:, None]
@@ -166,13 +171,14 @@ class Aim(NamedTuple):
     chunk: Any
     into: Any
     mass: Any
-    largest: Any  # finite entry of the row, where it is lost
+    largest: Any  # finite entry of the row, if it is lost
 
 
 @triton.jit
 def aim(masses, at, maxes, maxes_at, chunks, target, found, lost, S):
-    """The chunk of the token that is drawn where `found`, the running sum to exceed being `target`; where `lost`, that
-    of the first largest finite entry."""
+    """Choose the chunk of the token.
+
+    If `found`, the running sum exceeds `target` in it. If `lost`, it has the first largest finite entry."""
     c, into, mass = pick_chunk(masses, at, chunks, target, found, S)
     largest = tl.zeros([S.ROWS], tl.float32)
     if some(lost):
@@ -183,7 +189,7 @@ def aim(masses, at, maxes, maxes_at, chunks, target, found, lost, S):
 
 @triton.jit
 def hit(aimed, z, w, found, lost, S):
-    """The token: of the chunk that was aimed at, whose entries are z and weights w."""
+    """Return the token in the chunk that aim() chose; the chunk's entries are z and its weights w."""
     first = tl.where(lost, first_lane_with(z, aimed.largest, S), 0)
     lane = tl.where(found, pick_lane(w, aimed.into, aimed.mass, S), first)
     return aimed.chunk.to(tl.int64) * CHUNK + lane

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact filters without a sort: the cutoff is the largest logit above which enough weight lies.
+"""Exact filters without a sort: the cutoff is the largest logit from which up there is enough weight.
 
-Only chunks whose maximum reaches a proven bound are read again. What reaches it is few logits as a rule: they are put
-side by side and bisected over the ordered bits of a float; while there are more, the chunks themselves are bisected.
+Only chunks whose maximum reaches a proven bound are read again. Usually few logits reach it. These are copied side by
+side, and the cutoff is found by bisection over the ordered bits of a float. While there are more than fit, the chunks
+themselves are read in each step of the bisection.
 """
 
 from typing import Any, NamedTuple
@@ -16,12 +17,13 @@ from .row import FLT_MAX, LOG2E, before_each, by_row, chunk_sum, chunks_of, each
 LARGEST = tl.constexpr(2147483647)
 ONE = tl.constexpr(
     float(1 << 38)
-)  # weights in fixed point: integer sums do not depend on their order; 2^24 of them fit
+)  # weights are in fixed point: integer sums do not depend on their order, and 2^24 of them fit
 
 
 class Block(NamedTuple):
-    """The rows that a program filters at once, and where their chunk sums and lists begin. The fields each_ are
-    those of the same rows, each as often as chunks of it are read together."""
+    """The rows that a program filters at once, and where their chunk sums and lists begin.
+
+    The fields each_... repeat a row's value for each of the chunks that are read together."""
 
     b: Any
     row: Any
@@ -35,7 +37,7 @@ class Block(NamedTuple):
 
 @triton.jit
 def ordered(z):
-    """Bits of a float, or back, in an order that agrees with <."""
+    """Return the bits of a float as an integer that orders as the float does; from_ordered() is the inverse."""
     bits = z.to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
@@ -55,13 +57,13 @@ def weigh(z, top, scale, WEIGHTED: tl.constexpr):
 
 @triton.jit
 def middle(lo, hi):
-    """Between lo (excluded) and hi, without overflow."""
+    """Return the middle of lo (excluded) and hi, without overflow."""
     return (lo | hi) - ((lo ^ hi) >> 1)
 
 
 @triton.jit
 def split(key, weight, lo, hi, mid):
-    """Of the keys in [lo, hi]: the weight from the middle up, the smallest key there, and the largest below."""
+    """Return, for keys in [lo, hi], the weight from mid up, the smallest key there, and the largest key below."""
     up = (key >= mid[:, None]) & (key <= hi[:, None])
     down = (key >= lo[:, None]) & (key < mid[:, None])
     up_weight = tl.sum(tl.where(up, weight, 0), 1)
@@ -70,8 +72,7 @@ def split(key, weight, lo, hi, mid):
 
 @triton.jit
 def halve(lo, hi, above, up_weight, up_min, down_max, target):
-    """The half of [lo, hi] that holds the crossing, drawn in to the keys that exist; `above` weighs what lies
-    higher."""
+    """Return the half of [lo, hi] that holds the crossing, shrunk to keys that exist, and the weight above it."""
     reached = (above + up_weight).to(tl.float64) >= target
     missed = (lo < hi) & ~reached
     lower = tl.where((lo < hi) & reached, up_min, lo)
@@ -81,7 +82,7 @@ def halve(lo, hi, above, up_weight, up_min, down_max, target):
 
 @triton.jit
 def select(key, weight, lo, hi, above, target):
-    """The largest key in [lo, hi] from which up at least `target` lies; lo if there is none."""
+    """Return the largest key in [lo, hi] from which up the weight is at least `target`; lo if there is none."""
     while tl.max((lo < hi).to(tl.int32)) > 0:
         up_weight, up_min, down_max = split(key, weight, lo, hi, middle(lo, hi))
         lo, hi, above = halve(lo, hi, above, up_weight, up_min, down_max, target)
@@ -90,7 +91,7 @@ def select(key, weight, lo, hi, above, target):
 
 @triton.jit
 def list_chunks(side, block, lo, on, CLEAR: tl.constexpr, S):
-    """The chunks that reach lo, ascending, into `listed`; returns how many. CLEAR empties the sums of the others."""
+    """Write the chunks that reach lo to `listed`, ascending; return how many. CLEAR zeroes the sums of the others."""
     tl.debug_barrier()
     chunks = chunks_of(side)
     count = start(0, tl.int32, S)
@@ -110,8 +111,9 @@ def list_chunks(side, block, lo, on, CLEAR: tl.constexpr, S):
 
 @triton.jit
 def load_listed(side, block, j, count, S):
-    """The listed chunks of each row from the j-th on, TOGETHER of them -> [ROWS * TOGETHER, WIDTH], their numbers, and
-    which there are."""
+    """Return TOGETHER listed chunks of each row, from the j-th on, as [ROWS * TOGETHER, WIDTH].
+
+    Two more results follow: the chunks' indices, and which of them exist."""
     place = j + tl.arange(0, S.ROWS * S.TOGETHER) % S.TOGETHER
     here = place < each(count, S)
     c = tl.load(side.scratch.listed + block.each_slot * chunks_of(side) + place, mask=here, other=0)
@@ -120,7 +122,7 @@ def load_listed(side, block, j, count, S):
 
 @triton.jit
 def collect(side, block, listed_count, lo, hi, S):
-    """The logits with keys in [lo, hi], the first FEW of them side by side into `few`; returns how many there are."""
+    """Copy the first FEW logits with keys in [lo, hi] side by side to `few`; return how many there are in all."""
     tl.debug_barrier()
     count = tl.zeros([S.ROWS], tl.int32)
     for j in range(0, tl.max(listed_count), S.TOGETHER):
@@ -139,7 +141,7 @@ def collect(side, block, listed_count, lo, hi, S):
 
 @triton.jit
 def split_listed(side, block, listed_count, lo, hi, top, scale, WEIGHTED: tl.constexpr, S):
-    """`split` of all listed chunks at the middle of [lo, hi], and how many keys lie in its upper half."""
+    """Return split() of all listed chunks at the middle of [lo, hi], and the number of keys in the upper half."""
     mid = middle(lo, hi)
     up_weight = tl.zeros([S.ROWS], tl.int64)
     up_min = tl.full([S.ROWS], LARGEST, tl.int32)
@@ -161,7 +163,7 @@ def split_listed(side, block, listed_count, lo, hi, top, scale, WEIGHTED: tl.con
 
 @triton.jit
 def crossing(side, block, lo_logit, top, scale, target, on, WEIGHTED: tl.constexpr, S):
-    """The largest logit z* >= lo with weight{z >= z*} >= target; lo, or the smallest above it, if there is none."""
+    """Return the largest logit z* >= lo with weight{z >= z*} >= target; if none, lo or the smallest logit above it."""
     n = list_chunks(side, block, lo_logit, on, False, S)
     hi = ordered(top)
     lo = tl.where(on, ordered(lo_logit), hi)
@@ -182,7 +184,7 @@ def crossing(side, block, lo_logit, top, scale, target, on, WEIGHTED: tl.constex
 
 @triton.jit
 def top_k_bound(side, block, top_k, top, on, S):
-    """A logit that at least k reach: the k-th largest chunk maximum, or the k-th largest logit of the first chunk."""
+    """Return a logit that at least k reach: the k-th largest maximum of a chunk, or of the first chunk's logits."""
     lane = tl.arange(0, S.WIDTH)[None, :]
     chunks = chunks_of(side)
     by_chunk = top_k <= chunks
@@ -201,7 +203,7 @@ def top_k_bound(side, block, top_k, top, on, S):
 
 @triton.jit
 def sum_kept(side, block, scale, cutoff, on, S):
-    """Chunk sums of what is kept, in place of the sums of everything."""
+    """Replace the chunk sums by sums over the kept logits."""
     on = on & (cutoff > -FLT_MAX)
     n = list_chunks(side, block, cutoff, on, True, S)
     for j in range(0, tl.max(n), S.TOGETHER):

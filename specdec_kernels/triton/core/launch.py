@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the kernels are launched: block sizes by vocabulary, and never by batch, so that the bits of a row depend on the
+"""Launches of the kernels. Block sizes depend on the vocabulary, never on the batch, so that a row's bits depend on the
 row alone."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .row import Rows, Sampling, Scratch, Sizes
 
 CHUNK = 1024
 
-# Numbers that change from call to call and make no kernel faster: known values of them would only compile it again.
+# Arguments that change from call to call. Specialising on their values makes no kernel faster, but compiles it again.
 VARYING = (
     "B", "G", "D", "K", "L", "M", "N", "W", "k", "m", "n", "w", "chunks", "first_slot",
     "max_kept", "room", "top_count", "bonus", "columns", "domain", "keys", "per_program", "units", "words",
@@ -31,8 +31,10 @@ SIDES = ("rows", "target", "draft")
 
 
 class Kernel:
-    """Row strides are known as multiples of 16, for 16-byte loads, only where the vocabulary is one: elsewhere the
-    loads cannot be wide, and padding between rows would change the order of sums and with it the last bits."""
+    """A kernel in two variants: with and without specialisation on the alignment of rows.
+
+    Triton uses that row strides are multiples of 16, for 16-byte loads, only if V is one. For any other V loads cannot
+    be wide, and padding between rows would change the order of sums, and with it the last bits."""
 
     def __init__(self, function):
         self.aligned = triton.jit(do_not_specialize=VARYING)(function)
@@ -58,7 +60,7 @@ def interpreted() -> bool:
 class Table(NamedTuple):
     rows: int  # rows that a program serves at once
     width: int  # lanes of a chunk
-    chunks: int  # chunk sums that a program looks at together
+    chunks: int  # chunk sums that a program reads together
     few: int  # logits that a filter holds side by side
     chunk_count: int
     together: int  # listed chunks that a filter reads at once
@@ -77,16 +79,16 @@ class Table(NamedTuple):
 
     @property
     def walk_threads(self) -> int:
-        """Of a program that reads whole rows by itself."""
+        """Threads of a program that reads whole rows by itself."""
         return 128 if self.chunk_count == 1 else 256
 
     @property
     def at_once(self) -> int:
-        """Chunks that such a program reads together."""
+        """Chunks that a program with walk_threads reads together."""
         return min(4, power_of_2(self.chunk_count))
 
     def per_program(self, slots: int) -> int:
-        """Chunks per program of a wide launch: enough programs to fill a device first, then fewer."""
+        """Return the chunks per program of a wide launch: more than one only if the programs fill a device anyway."""
         programs = blocks(slots, self.rows) * self.chunk_count
         return min(8, max(1, programs // 8192))
 
@@ -96,8 +98,9 @@ def power_of_2(n: int) -> int:
 
 
 def columns(n: int, most: int) -> int:
-    """The columns of a tile for n entries of a row: a power of two from 8 to `most`. Triton 3.6 compiles no running sum
-    over fewer columns than a thread may hold."""
+    """Return the columns of a tile for n entries of a row: a power of two from 8 to `most`.
+
+    Triton 3.6 cannot compile a running sum over fewer columns than a thread may hold."""
     return min(most, max(8, power_of_2(n)))
 
 
@@ -108,7 +111,7 @@ def blocks(n: int, size: int) -> int:
 @functools.cache
 def table(V: int) -> Table:
     width, count = columns(V, CHUNK), blocks(V, CHUNK)
-    if interpreted():  # it pays per operation and not per element
+    if interpreted():  # its time is per operation, not per element
         rows, together = 128 * CHUNK // width if count == 1 else 32 if count < 16 else 8, 2
     else:
         rows, together = min(16, CHUNK // width), 2
@@ -116,13 +119,13 @@ def table(V: int) -> Table:
 
 
 def elements() -> int:
-    """Of an elementwise launch, per program."""
+    """Return the elements per program of an elementwise launch."""
     return 1 << 15 if interpreted() else 256
 
 
 class Layout(NamedTuple):
-    """Rows of a side: of B requests with at most G drafts, `bonus` rows beyond the drafts to be read, `extra` beyond
-    them stored."""
+    """The rows of a side: B requests with at most G drafts each. After the drafts, `extra` rows are stored per request
+    and `bonus` rows are read."""
 
     B: int
     G: int
@@ -130,7 +133,7 @@ class Layout(NamedTuple):
     extra: int
     cu_draft: torch.Tensor | None = None
     D: int = 0
-    count: torch.Tensor | None = None  # of the requests that are there
+    count: torch.Tensor | None = None  # number of requests that are present
 
     @classmethod
     def flat(cls, N: int, count: torch.Tensor | None) -> Layout:
@@ -145,7 +148,7 @@ class Layout(NamedTuple):
         return self.B * (self.G + self.extra) if self.cu_draft is None else self.D + self.extra * self.B
 
     def arguments(self):
-        """Of a kernel that looks at every row; `extra` is the side's."""
+        """Return the arguments of a kernel that reads every row; `extra` is in the side's Rows."""
         return self.B, self.G, self.bonus, self.D, self.cu_draft, self.count
 
 
@@ -160,7 +163,7 @@ NO_ROWS = Rows(None, 0, 0, 0, False, None, NO_SAMPLING, NO_SCRATCH, FLAGS[False]
 def rows(
     memory, probs=False, stats=None, sampling=NO_SAMPLING, scratch=NO_SCRATCH, layout=None, store=NO_STORE
 ) -> Rows:
-    """A kernel's argument. Rows of ragged requests are numbered together."""
+    """Return a side as a kernel's argument. Rows of ragged requests are indexed together."""
     ragged = layout is not None and layout.cu_draft is not None
     batch_stride = 0 if ragged and store is NO_STORE else memory.batch_stride
     extra = layout is not None and layout.extra > 0
@@ -175,8 +178,7 @@ def empty(like, size, dtype) -> torch.Tensor:
 
 
 def scratch(rows, count: int, slots: int, few: int | None) -> Scratch:
-    """For the chunk sums of `count` rows, and for filters of so many logits in `slots` of them; None: there are
-    none."""
+    """Allocate scratch for the chunk sums of `count` rows, and for filters of `slots` rows unless `few` is None."""
     chunks = blocks(rows.V, CHUNK)
     maxes, sums = empty(rows, (2, count, chunks), torch.float32)
     if few is None:
@@ -184,13 +186,15 @@ def scratch(rows, count: int, slots: int, few: int | None) -> Scratch:
     return Scratch(maxes, sums, empty(rows, (slots, chunks), torch.int32), empty(rows, (slots, few), torch.float32))
 
 
-# ---- Triton's interpreter: less work for each call of a function, and the faults of its older versions mended ----
+# ---- Triton's interpreter: less work for each call of a function, and workarounds for its older versions ----
 
 
 @contextlib.contextmanager
 def interpreting():
-    """Around one launch that is not compiled. Triton's interpreter patches its language anew in every call of a
-    function inside a kernel. Once per launch and module is enough, and makes it twice as fast."""
+    """A context for one launch that is interpreted.
+
+    Triton's interpreter patches its language in every call of a function inside a kernel. Doing so once per launch and
+    module is enough, and twice as fast."""
     patched = set()
 
     def call(self, *args, **kwargs):
@@ -209,7 +213,7 @@ def interpreting():
     for (holder, name), ours in stand_ins.items():
         setattr(holder, name, ours)
     try:
-        with numpy.errstate(all="ignore"):  # numpy warns of what a GPU computes in silence: exp2 of -inf, an overflow
+        with numpy.errstate(all="ignore"):  # numpy warns where a GPU does not: exp2 of -inf, an overflow
             yield
     finally:
         for (holder, name), value in theirs.items():
@@ -217,7 +221,7 @@ def interpreting():
 
 
 def _bools_are_one_bit(convert):
-    """Triton 3.6 makes 32 bits of a bool, and then refuses them as an int1."""
+    """Work around Triton 3.6, which converts a bool to 32 bits and then refuses it as an int1."""
 
     def converted(arg):
         if isinstance(arg, bool):
@@ -228,7 +232,7 @@ def _bools_are_one_bit(convert):
 
 
 def _one_value_is_an_index(patch):
-    """Triton 3.6 takes int() of an array of one value, which numpy 2.4 refuses."""
+    """Work around Triton 3.6, which takes int() of an array of one value. numpy 2.4 refuses that."""
 
     def patched(tensor, scope):
         patch(tensor, scope)
@@ -237,12 +241,12 @@ def _one_value_is_an_index(patch):
     return patched
 
 
-recorded = None  # a list while launches are noted instead of made (aot.py)
+recorded = None  # a list while launches are recorded and not made (python_tests/support/aot.py)
 
 
 @functools.cache
 def options(threads: int, lanes: int) -> dict:
-    """Of a launch with warps of 32 lanes (NVIDIA) or 64 (AMD)."""
+    """Return the options of a launch with warps of 32 lanes (NVIDIA) or 64 (AMD)."""
     # Without a bound, ptxas aims at an occupancy of its own and spills a few registers to get there.
     nvidia = {"maxnreg": 168 if threads == 128 else 255} if lanes == 32 else {}
     return {"num_warps": max(1, threads // lanes), "enable_fp_fusion": True, **nvidia}
@@ -276,7 +280,7 @@ def absent_kernel(out, count, N, columns, VALUE: tl.constexpr, BLOCK: tl.constex
 
 
 def put_absent(count, *results) -> None:
-    """Fills results [N, ...], each given with its value, where their row or request is absent."""
+    """Fill results [N, ...], each with its own value, where the row or request is absent."""
     if count is None:
         return
     for out, value in results:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One value of each of a program's rows, to and from memory; and rows that are found by number.
+"""Loads and stores of one value for each of a program's rows, and rows that are given by index.
 
-Where a program serves one row these are accesses of scalars: Triton's coalescing pass compares every access of a tensor
-with the whole kernel, again and again.
+If a program serves one row, these access scalars, which compile faster: for every access of a tensor Triton's
+coalescing pass looks at the whole kernel.
 """
 
 from typing import Any, NamedTuple
@@ -12,13 +12,13 @@ import triton.language as tl
 
 
 class Values(NamedTuple):
-    """Of every request its own, or one for all of them."""
+    """A value for each request, or one for all of them."""
 
     data: Any  # [B] or [1], or a number; None: not given
-    each: Any  # whether each has its own; None: a number, or nothing
+    each: Any  # whether each has its own; None: data is a number or None
 
 
-SCALARS = tl.constexpr(not triton.knobs.runtime.interpret)  # the interpreter has none of one entry
+SCALARS = tl.constexpr(not triton.knobs.runtime.interpret)  # the interpreter makes no scalar of one entry
 
 
 @triton.jit
@@ -42,7 +42,7 @@ def put_value(at, x, mask):
 
 @triton.jit
 def load_value(values, b, mask, other):
-    """A value of the requests b: `other` where none are given."""
+    """Return the value of each request b; `other` if none are given."""
     if values.data is None:
         return tl.zeros(b.shape, tl.float32) + other
     elif values.each is None:
@@ -53,14 +53,15 @@ def load_value(values, b, mask, other):
 
 @triton.jit
 def hidden_zero():
-    """0 that the compiler does not know to be constant"""
+    """Return a 0 that the compiler does not know to be constant."""
     return tl.minimum(tl.num_programs(0), 0)
 
 
 @triton.jit
 def start(value: tl.constexpr, dtype: tl.constexpr, S):
-    """[ROWS] of a value, for a loop to begin with, which a compiler does not find to be constant: of a result of such a
-    loop that has two uses Triton 3.6 fails."""
+    """Return [ROWS] of a value that a loop begins with, in a form that the compiler does not know to be constant.
+
+    Triton 3.6 fails if a loop begins with a constant and its result has two uses."""
     return tl.full([S.ROWS], value, dtype) + hidden_zero().to(dtype)
 
 
@@ -70,17 +71,17 @@ def some(mask):
 
 
 class Store(NamedTuple):
-    """Row n of [S, K, V] is [n // K, n % K]; what lies outside [0, N) is no row."""
+    """Rows given by index. Row n of [S, K, V] is [n // K, n % K]; an index outside [0, N) names no row."""
 
-    row: Any  # [positions]; None: there is none
+    row: Any  # [positions]; None: rows are not given by index
     N: Any
-    K: Any  # None: of [N, V]
-    OF_POSITIONS: Any  # whether the side's stats are those of positions, and not of the store's rows
+    K: Any  # None: row n is at n * row_stride
+    OF_POSITIONS: Any  # whether the side's stats are by position, not by row of the store
 
 
 @triton.jit
 def number_of(store, index, there):
-    """The number of a position's row, -1 where a position is not `there`."""
+    """Return the index of a position's row; -1 if the position is not `there`."""
     return get_value(store.row + index, there, -1).to(tl.int64)
 
 
@@ -91,7 +92,7 @@ def names_row(store, number):
 
 @triton.jit
 def is_present(count, b):
-    """`count`: [1], or None where all are there."""
+    """Return whether row or request b is present. count: how many are, [1]; None if all are."""
     if count is None:
         return b == b
     else:
@@ -100,7 +101,7 @@ def is_present(count, b):
 
 @triton.jit
 def span(cu_draft, b, G, D, exists):
-    """Where request b's drafts start, and how many they are, inside [0, D] and [0, G] whatever cu_draft holds."""
+    """Return where request b's drafts start and their number, clamped to [0, D] and [0, G] whatever cu_draft holds."""
     start = get_value(cu_draft + b, exists, 0).to(tl.int64)
     end = get_value(cu_draft + b + 1, exists, 0).to(tl.int64)
     start = tl.minimum(tl.maximum(start, 0), D)

@@ -3,8 +3,8 @@
 not have the bug: it makes the types of a function's arguments from their values.
 
 An argument that is a tuple in a tuple keeps the type that it had before its constants were filled in. A loop rebuilds
-values from their types, so that in a loop such a constant reads as None: ``if pairs.target.PROBS`` is then false, and
-rows of probabilities are taken for logits.
+values from their types, so in a loop such a constant reads as None: ``if pairs.target.PROBS`` is then false, and rows
+of probabilities are taken for logits.
 """
 
 import triton
@@ -21,7 +21,7 @@ def settle(value: core.tuple) -> None:
 
 
 def settles(deserialize):
-    """ASTFunction.deserialize, which makes a function's arguments."""
+    """Wrap ASTFunction.deserialize, which makes a function's arguments, so that it settles their types."""
 
     def settled(self, fn):
         arguments = deserialize(self, fn)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Penalties on tokens that a request has used before, applied to entries as they are read: csrc/core/penalties.h and
-csrc/cpu/penalties.cpp for a block of rows.
+"""Penalties on tokens that a request has used before, applied to entries as they are read (csrc/core/penalties.h and
+csrc/cpu/penalties.cpp), for a block of rows.
 
-A row that is seen under penalties has a number that says after which window: the position where that ends is in the
-upper half. So rows that are seen in two ways have two numbers, and no row is still negative.
+Under penalties, the upper half of a row's index holds the position where its window of drafted tokens ends. So a row
+has a different index after each window, and a negative index still means that there is no row.
 """
 
 from typing import Any, NamedTuple
@@ -15,8 +15,7 @@ from .memory import get_value, load_value
 
 
 class Penalties(NamedTuple):
-    """Of one side. The windows are a chain's drafts, which begin at the start of its draft if ragged, or the nodes of a
-    tree."""
+    """The penalties of one side. Windows are the drafts of a chain (from `starts` on if ragged) or nodes of a tree."""
 
     repetition: Any  # Values
     frequency: Any
@@ -27,9 +26,9 @@ class Penalties(NamedTuple):
     H: Any
     ids_stride: Any
     counts_stride: Any
-    row: Any  # Values: the number of a request's list; else its own number
+    row: Any  # Values: the index of each request's list; not given: list b is request b's
     window: Any  # [B, G], [D] or [B, N]; None: there is none
-    window_stride: Any  # from request to request
+    window_stride: Any  # between requests
     token_stride: Any
     starts: Any  # ragged: [B+1], in [0, D]
     D: Any
@@ -50,7 +49,7 @@ def anywhere(mask):
 
 @triton.jit
 def seen(penalties, row, position):
-    """The number of a row as it is seen after the window that ends at a position; 0: an empty one."""
+    """Return the index of a row after the window that ends at `position`; position 0: an empty window."""
     if penalties.ids is None:
         return row
     else:
@@ -59,7 +58,7 @@ def seen(penalties, row, position):
 
 @triton.jit
 def unseen(penalties, row):
-    """The number of the row itself."""
+    """Return the index of the row itself, without its window."""
     if penalties.ids is None:
         return row
     else:
@@ -68,7 +67,7 @@ def unseen(penalties, row):
 
 @triton.jit
 def _token(penalties, b, position, mask):
-    """The last token of each window."""
+    """Return the last token of each window."""
     if penalties.window is None:
         return b * 0 - 1
     else:
@@ -85,7 +84,7 @@ def _token(penalties, b, position, mask):
 
 @triton.jit
 def _before(penalties, b, position, mask):
-    """Where each window without its last token ends."""
+    """Return where each window ends without its last token."""
     if penalties.parents is None:
         return position - 1
     else:
@@ -95,7 +94,7 @@ def _before(penalties, b, position, mask):
 
 @triton.jit
 def _first_place(penalties, ids, v, mask):
-    """The first place in each list, from `ids` on, whose id is not below v. Pads, -1, lie above all ids."""
+    """Return the first place in each list, from `ids` on, whose id is not below v. Padding, -1, counts as above v."""
     low = v * 0
     high = low + tl.where(mask, penalties.H, 0)
     while anywhere(low < high):
@@ -120,7 +119,7 @@ def _count_in_window(penalties, b, position, v, mask):
 
 @triton.jit
 def _count_in_list(penalties, ids, counts, v, mask):
-    """Whether v is listed, and its count."""
+    """Return whether v is listed, and its count."""
     j = _first_place(penalties, ids, v, mask)
     listed = mask & (j < penalties.H)
     listed &= get_value(ids + j, listed, -1).to(tl.int64) == v
@@ -129,15 +128,17 @@ def _count_in_list(penalties, ids, counts, v, mask):
 
 @triton.jit
 def _times(x, y):
-    """x * y, rounded before anything is done with it: no compiler fuses what is fused with a zero. (Of two doubles and
-    their product as a float it makes floats, and fuses them.)"""
+    """Return x * y, rounded before it is used.
+
+    It is an fma with 0, which a compiler does not fuse with what follows. A product in double, converted to float, is
+    no way around: compilers turn it into a product of floats, and fuse that."""
     zero = tl.zeros_like(x)
     return tl.fma(x, y + zero, zero)
 
 
 @triton.jit
 def _changed(amounts, e, count):
-    """Entries of used ids."""
+    """Return entries of used ids under the penalties; count: how often an id was used."""
     divided = tl.div_rn(e, tl.where(e > 0, amounts.repetition, 1.0))
     e = tl.where(e > 0, divided, _times(e, amounts.repetition))
     lower = e - _times(count.to(tl.float32), amounts.frequency)
@@ -146,8 +147,9 @@ def _changed(amounts, e, count):
 
 @triton.jit
 def _look_up(penalties, b, alive):
-    """The amounts of requests, where their lists begin, and which are fine: on a device nothing has looked before at
-    numbers and at which list is named."""
+    """Return the amounts of requests, where their lists begin, and which requests have valid amounts and lists.
+
+    In tensors on a device, nothing has checked these before."""
     repetition = load_value(penalties.repetition, b, alive, 1.0)
     frequency = load_value(penalties.frequency, b, alive, 0.0)
     presence = load_value(penalties.presence, b, alive, 0.0)
@@ -165,7 +167,7 @@ def _look_up(penalties, b, alive):
 
 @triton.jit
 def penalised_entry(penalties, b, row, v, mask, e):
-    """Entries e at ids v of rows, as the requests b see them; NaN where penalties are not fine."""
+    """Return entries e at ids v of rows under the penalties of requests b; NaN if the penalties are invalid."""
     b = tl.broadcast_to(b, e.shape)
     position = tl.broadcast_to(row, e.shape) >> 32
     v = tl.broadcast_to(v, e.shape)
@@ -180,14 +182,16 @@ def penalised_entry(penalties, b, row, v, mask, e):
 
 @triton.jit
 def _lane(v, begin, mask):
-    """Of ids in chunks; -1 where there is none."""
+    """Return the lanes of ids in their chunks; -1 where `mask` is not set."""
     return tl.where(mask, v - begin, -1).to(tl.int32)[:, None]
 
 
 @triton.jit
 def penalised_chunk(penalties, at, b, row, begin, end, alive, z):
-    """Chunks z [X, W] of rows that lie at the addresses `at`, from ids `begin` up to `end` [X], as the requests b see
-    them. Few of their entries are used, so these are looked at one by one."""
+    """Return chunks z [X, W] of rows under the penalties of requests b.
+
+    The rows are at the addresses `at`, the chunks have ids from `begin` up to `end` [X]. Few of these ids are used, so
+    they are changed one by one."""
     position = row >> 32
     amounts, ids, counts, fine = _look_up(penalties, b, alive)
     alive_fine = alive & fine

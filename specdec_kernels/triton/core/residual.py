@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several rejections leave of a law, evaluated id by id: csrc/core/residual.h for a block of requests. The steps
-lie in memory; no residual does."""
+"""What several rejections leave of a distribution, evaluated id by id (csrc/core/residual.h), for a block of requests.
+
+The subtractions are stored in memory; residuals are not.
+"""
 
 from typing import Any, NamedTuple
 
@@ -12,24 +14,25 @@ from .memory import get_value, put_value
 from .row import FLT_MAX, Dist, RowStats, chunks_from, chunks_of, each, each_request, finite_max, is_bad, lane_of
 from .rows import draft_prob, each_dist, entries, prob
 
-INTS = tl.constexpr(3)  # of a subtraction
-REMOVED = tl.constexpr(2)  # the place of the token among them
+INTS = tl.constexpr(3)  # stored per subtraction
+REMOVED = tl.constexpr(2)  # the place of `removed` among them
 FLOATS = tl.constexpr(7)
 
 
 class Subtraction(NamedTuple):
-    """One step: r(v) becomes (x - s * min(q(v), cap * x))+ with x = m * r(v). One-hot q: its token keeps nothing;
-    nothing: r becomes m * r."""
+    """One step: r(v) becomes (x - s * min(q(v), cap * x))+ with x = m * r(v).
+
+    If q is one-hot, its token gets 0. If there is no q, r becomes m * r."""
 
     q: Any
     m: Any
     s: Any
     cap: Any
-    removed: Any  # a token that the q of the subtractions behind this one no longer hold
+    removed: Any  # a token that the q of later subtractions no longer has
 
 
 class Residual(NamedTuple):
-    """p of the requests b after its n subtractions, the first at `at`; not normalised."""
+    """p of the requests b after n subtractions, the first stored at `at`; not normalised."""
 
     b: Any
     p: Any
@@ -38,7 +41,7 @@ class Residual(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Where subtractions are kept, and the chunk sums of a residual."""
+    """Memory for subtractions, and for the chunk sums of a residual."""
 
     ints: Any  # [subtractions, INTS]
     floats: Any  # [subtractions, FLOATS]
@@ -58,7 +61,7 @@ def subtracting(q, m, s, removed):
 
 @triton.jit
 def put_subtraction(sides, at, subtraction, mask):
-    """Between two barriers: every thread may read it next."""
+    """Store a subtraction, between two barriers, since any thread may read it next."""
     tl.debug_barrier()
     ints = sides.room.ints + at * INTS
     put_value(ints, subtraction.q.row, mask)
@@ -94,7 +97,7 @@ def get_subtraction(sides, at, mask):
 
 @triton.jit
 def weight(sides, residual, v, mask):
-    """The weight of ids v in float64, NaN where p is no law; and whether a subtraction removed v."""
+    """Return the weight of ids v in float64, NaN if p is invalid, and whether a subtraction removed v."""
     r, _ = prob(sides.target, residual.b, residual.p, v, mask)
     removed = mask & False
     for j in range(0, tl.max(tl.where(mask, residual.n, 0), 0)):
@@ -113,7 +116,7 @@ def weight(sides, residual, v, mask):
 
 @triton.jit
 def draft_chunk(draft, b, q, c, alive, S):
-    """Chunks c of q's row as a residual sees it; 0 where it has none."""
+    """Return chunks c of q's row as a residual subtracts it; 0 if q has no row."""
     here = alive & (q.row >= 0) & (q.hot < 0)
     _, y = entries(draft, b, q, c, here, True, S)
     return tl.where(here[:, None], y, 0.0)
@@ -121,7 +124,7 @@ def draft_chunk(draft, b, q, c, alive, S):
 
 @triton.jit
 def chunk(sides, b, p, at, n, c, alive, S):
-    """Chunks c of p's row as it is, and the weights that its subtractions leave."""
+    """Return chunks c of p's row, and the weights that its subtractions leave."""
     z, w = entries(sides.target, b, p, c, alive, False, S)
     lane = tl.arange(0, S.WIDTH)[None, :]
     drafted = (lane >= 0) & alive[:, None]
@@ -139,8 +142,9 @@ def chunk(sides, b, p, at, n, c, alive, S):
 
 @triton.jit
 def sum_chunks(sides, residual, on, S):
-    """The total of a residual in float64, NaN where p is no law. Its chunks stay in room.masses, the largest entries of
-    p's in target.scratch.maxes."""
+    """Return the sum of a residual in float64, NaN if p is invalid.
+
+    The chunk sums stay in room.masses, the largest entries of p's chunks in target.scratch.maxes."""
     chunks = chunks_of(sides.target)
     p = each_dist(residual.p, S)
     b = each_request(S)

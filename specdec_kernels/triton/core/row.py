@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows, their four floats and their chunks as Triton functions: csrc/core/{row,rows,views}.h for a block of rows at
-once.
+"""Rows, their four floats and their chunks as Triton functions (csrc/core/{row,rows,views}.h), for a block of rows.
 
-A program serves ROWS rows; on a GPU that is one row wherever rows are long. A chunk is a tile [ROWS, WIDTH], and WIDTH
-is 1024 unless the whole row is shorter; a program that reads a row by itself takes TOGETHER chunks of it at once, as a
+A program serves ROWS rows; on a GPU that is one row if rows are long. A chunk is a tile [ROWS, WIDTH], and WIDTH is
+1024 unless the whole row is shorter. A program that reads a row by itself reads TOGETHER chunks of it at once, as a
 tile [ROWS * TOGETHER, WIDTH]. Every sum over V is a sum of chunks, so its bits depend on the row alone.
 """
 
@@ -19,25 +18,25 @@ CHUNK = tl.constexpr(1024)
 LOG2E = tl.constexpr(1.4426950408889634)
 FLT_MAX = tl.constexpr(3.4028234663852886e38)
 FLT_MIN = tl.constexpr(2.0**-126)
-ENOUGH = tl.constexpr(2.0**-60)  # what is left of a law is measured anew once it weighs less: csrc/core/residual.h
+ENOUGH = tl.constexpr(2.0**-60)  # the rest of a distribution is summed anew once it weighs less: csrc/core/residual.h
 LEAST_EXPONENT = tl.constexpr(
     -126.0
 )  # a logit that weighs less than 2^-126 of the largest one weighs nothing, on every backend
 
 
 class Sizes(NamedTuple):
-    """How a program cuts its work; a constant of every kernel."""
+    """The sizes of a program's tiles; a constant of every kernel."""
 
     ROWS: Any
     WIDTH: Any
-    CHUNKS: Any = 1  # chunk sums that are looked at together
+    CHUNKS: Any = 1  # chunk sums that are read together
     TOGETHER: Any = 1
     FEW: Any = 1  # logits that a filter holds side by side
-    TILE: Any = 1  # nodes or drafts of a tree that are looked at together
+    TILE: Any = 1  # nodes or drafts of a tree that are read together
 
 
 class Sampling(NamedTuple):
-    """The sampling parameters of requests: Values."""
+    """The sampling parameters of requests, as Values."""
 
     temperature: Any
     top_k: Any
@@ -52,8 +51,8 @@ class Sampling(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Where the stats of rows are computed: the largest finite logit and the sum of each chunk, and what filters look
-    at."""
+    """Memory to compute the stats of rows: the largest finite logit and the sum of each chunk, and lists for the
+    filters."""
 
     maxes: Any  # [rows, chunks]; None: there is none
     sums: Any
@@ -62,14 +61,14 @@ class Scratch(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows of one side, target or draft: logits or probabilities. What it goes without is a tuple of None, since
+    """The rows of one side, target or draft: logits or probabilities. A part that it lacks is a tuple of None, since
     Triton 3.6 cannot compare a tuple with None."""
 
-    data: Any  # None: one-hot drafts alone
+    data: Any  # None: only one-hot drafts
     V: Any
-    batch_stride: Any  # 0 if the rows of all requests are numbered together
+    batch_stride: Any  # 0 if the rows of all requests are indexed together
     row_stride: Any
-    extra: Any  # whether a request has a row beyond its drafts, if they are so numbered
+    extra: Any  # whether each request has a position after its drafts
     stats: Any  # [rows, 4], or None
     sampling: Any  # Sampling, where there are no stats
     scratch: Any
@@ -86,7 +85,7 @@ class RowStats(NamedTuple):
 
 
 class Dist(NamedTuple):
-    """A law: a row of the request's side, or all mass on `hot` where that is not negative. Nothing where both are."""
+    """A distribution: a row of the side, or one-hot at `hot` if that is not negative. Nothing if both are negative."""
 
     row: Any
     hot: Any
@@ -95,7 +94,7 @@ class Dist(NamedTuple):
 
 @triton.jit
 def each(x, S):
-    """[ROWS] -> [ROWS * TOGETHER]: once for every chunk of a row that is read at once."""
+    """Repeat x [ROWS] to [ROWS * TOGETHER]: once for each chunk of a row that is read at once."""
     if S.TOGETHER == 1:
         return x
     else:
@@ -104,14 +103,14 @@ def each(x, S):
 
 @triton.jit
 def by_row(x, S):
-    """[ROWS * TOGETHER] -> [ROWS, TOGETHER]."""
+    """Reshape x from [ROWS * TOGETHER] to [ROWS, TOGETHER]."""
     return tl.reshape(x, [S.ROWS, S.TOGETHER])
 
 
 @triton.jit
 def before_each(count, found, S):
-    """count [ROWS] and the sum of what was found [ROWS, TOGETHER] before each, as each() has rows."""
-    tl.static_assert(S.TOGETHER <= 2)  # Triton 3.6 compiles no running sum so narrow, and of two none is needed
+    """Return, for each chunk, count [ROWS] plus `found` [ROWS, TOGETHER] in the chunks before it, flat as by each()."""
+    tl.static_assert(S.TOGETHER <= 2)  # Triton 3.6 cannot compile a running sum so narrow, and two need none
     others = tl.sum(found, 1)[:, None] - found
     before = count[:, None] + tl.where(tl.arange(0, S.TOGETHER)[None, :] > 0, others, 0)
     return tl.reshape(before, [S.ROWS * S.TOGETHER])
@@ -119,20 +118,20 @@ def before_each(count, found, S):
 
 @triton.jit
 def sum_of(tile, S):
-    """The sum over a tile of each row, in float64."""
+    """Return the sum of each row's tile, in float64."""
     return tl.sum(by_row(tl.sum(tile, 1).to(tl.float64), S), 1)
 
 
 @triton.jit
 def max_of(x, S):
-    """The largest of what there is for each chunk of a row."""
+    """Return each row's largest value, of which x has one per chunk."""
     return tl.max(by_row(x, S), 1)
 
 
 @triton.jit
 def each_request(S):
-    """Known by its number, and not from those of the requests, so that what is known of a stride is known of an
-    offset."""
+    """Return the request of each row. It comes from program_id, not memory, so Triton carries the strides' divisibility
+    into the offsets and loads stay 16 bytes wide."""
     return tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS * S.TOGETHER) // S.TOGETHER
 
 
@@ -143,12 +142,12 @@ def chunks_from(begin, S):
 
 @triton.jit
 def chunks_of(side):
-    return tl.cdiv(side.V + hidden_zero(), CHUNK)  # Triton 3.6 compiles no loop that it knows to run once
+    return tl.cdiv(side.V + hidden_zero(), CHUNK)  # Triton 3.6 cannot compile a loop that it knows to run once
 
 
 @triton.jit
 def widest(target, draft):
-    """How many ids the larger of the two vocabularies has."""
+    """Return the size of the larger of the two vocabularies."""
     if draft.data is None:
         return target.V
     else:
@@ -157,13 +156,13 @@ def widest(target, draft):
 
 @triton.jit
 def row_seen(side, n):
-    """The row of request n, which has one alone."""
+    """Return the index of request n's row, of which it has only one."""
     return seen(side.penalties, n * 0, n * 0)
 
 
 @triton.jit
 def _offset(side, b, row):
-    """Where a row begins. Triton knows of it what it knows of the strides, so that loads of rows can be wide."""
+    """Return where a row begins. Triton derives its divisibility from the strides, so loads of rows can be wide."""
     row = unseen(side.penalties, tl.maximum(row, 0))
     if side.store.row is None:
         return b * side.batch_stride + row * side.row_stride
@@ -175,9 +174,9 @@ def _offset(side, b, row):
 
 @triton.jit
 def load_chunk(side, b, row, c, alive, other, S):
-    """Chunks c [ROWS] of rows of the requests b -> [ROWS, WIDTH] float32, `other` outside the row.
+    """Return chunks c [ROWS] of rows of the requests b as float32 [ROWS, WIDTH], `other` outside the row.
 
-    This function and load_entry are the only ones that read a row: what they return is the row.
+    Only this function and load_entry read rows, so a view of rows is applied in them.
     """
     lane = tl.arange(0, S.WIDTH)
     begin = c * CHUNK
@@ -195,7 +194,7 @@ def load_chunk(side, b, row, c, alive, other, S):
 
 @triton.jit
 def load_entry(side, b, row, v, mask, other):
-    """The entries of rows at ids v, inside the vocabulary where `mask` is set, in float32."""
+    """Return the entries of rows at ids v as float32. Where `mask` is set, v must be in the vocabulary."""
     z = get_value(side.data + _offset(side, b, row) + v, mask, other).to(tl.float32)
     if side.penalties.ids is None:
         return z
@@ -205,14 +204,14 @@ def load_entry(side, b, row, v, mask, other):
 
 @triton.jit
 def lane_of(id, c):
-    """The lane of a token in chunk c [ROWS]; -1 where it lies in another one."""
+    """Return the lane of a token in chunk c [ROWS]; -1 if it is in another chunk."""
     begin = c.to(tl.int64) * CHUNK
     return tl.where((id >= begin) & (id < begin + CHUNK), id - begin, -1).to(tl.int32)
 
 
 @triton.jit
 def scaled(z, most, scale):
-    """(z - most) * scale, by halves: the difference of two finite logits may overflow."""
+    """Return (z - most) * scale, computed with halves, since the difference of two finite logits may overflow."""
     return (z * 0.5 - most * 0.5) * (scale * 2)
 
 
@@ -223,14 +222,14 @@ def finite_max(z):
 
 @triton.jit
 def weight_of(y):
-    """2^y, 0 below LEAST_EXPONENT."""
+    """Return 2^y; 0 for y below LEAST_EXPONENT."""
     return tl.where(y < LEAST_EXPONENT, 0.0, tl.exp2(y))
 
 
 @triton.jit
 def chunk_sum(z, scale, cutoff):
-    """The largest finite logit of a chunk, and sum of exp((z - it) * scale) over z >= cutoff; no finite sum if the
-    chunk holds NaN or +inf."""
+    """Return the largest finite logit of a chunk, and the sum of exp((z - it) * scale) over z >= cutoff. The sum is not
+    finite if the chunk holds NaN or +inf."""
     most = finite_max(z)
     e = weight_of(scaled(z, most[:, None], (scale * LOG2E)[:, None]))
     return most, tl.sum(tl.where(z < cutoff[:, None], 0.0, e), 1)
@@ -238,13 +237,13 @@ def chunk_sum(z, scale, cutoff):
 
 @triton.jit
 def is_greedy(stats, V):
-    """A greedy row is one-hot at its argmax, which stands in place of log_norm."""
+    """Return whether a row is greedy: one-hot at its argmax, which is stored in place of log_norm."""
     return (stats.scale == float("inf")) & (stats.log_norm >= 0) & (stats.log_norm < V)
 
 
 @triton.jit
 def load_stats(stats, index, mask):
-    """The four floats of the rows at `index`."""
+    """Return the four floats of the rows at `index`."""
     at = stats + index * 4
     scale = get_value(at, mask, 1.0)
     cutoff = get_value(at + 1, mask, 0.0)
@@ -263,37 +262,37 @@ def store_stats(out, index, stats, mask):
 
 @triton.jit
 def log_prob(z, stats):
-    """ln p of one logit, in float64."""
+    """Return ln p of one logit, in float64."""
     x = (z.to(tl.float64) - stats.max.to(tl.float64)) * stats.scale.to(tl.float64) - stats.log_norm.to(tl.float64)
     return tl.where(z >= stats.cutoff, x, -float("inf"))
 
 
 @triton.jit
 def probs(z, stats):
-    """p of a chunk of logits, in float32."""
+    """Return p of a chunk of logits, in float32."""
     e = weight_of(scaled(z, stats.max[:, None], (stats.scale * LOG2E)[:, None]))
     return tl.where(z >= stats.cutoff[:, None], e * tl.exp2(-stats.log_norm * LOG2E)[:, None], 0.0)
 
 
 @triton.jit
 def clean_prob(z):
-    """An entry of a probability row: what is negative counts 0, and what is not finite is none."""
+    """Return an entry of a probability row: 0 if it is negative, NaN if it is +inf or NaN."""
     return tl.where(z > 0, tl.where(z < float("inf"), z, float("nan")), tl.where(z <= 0, 0.0, z))
 
 
 @triton.jit
 def clean_p(z):
-    """Probabilities as weights: what is no finite positive number weighs nothing."""
+    """Return probabilities as weights: 0 for what is not finite and positive."""
     return tl.where((z > 0.0) & (z < float("inf")), z, 0.0)
 
 
 @triton.jit
 def clean_q(q):
-    """A q outside [0, 1 + 1e-3] counts as 0, one above 1 as 1."""
+    """Return q as a weight: 0 outside [0, 1 + 1e-3], and 1 above 1."""
     return tl.where((q >= 0.0) & (q <= 1.001), tl.minimum(q, 1.0), 0.0)
 
 
 @triton.jit
 def is_bad(z):
-    """Whether a chunk of probabilities holds NaN or +inf."""
+    """Return whether a chunk of probabilities holds NaN or +inf."""
     return tl.max(tl.where(z < float("inf"), 0, 1), 1) > 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of one side as laws, entry by entry and chunk by chunk: csrc/core/rows.h and row.h's Dist."""
+"""The rows of one side as distributions, by entry and by chunk (csrc/core/rows.h, and Dist in csrc/core/row.h)."""
 
 import triton
 import triton.language as tl
@@ -38,7 +38,7 @@ def is_something(d):
 
 @triton.jit
 def is_valid(side, d):
-    """Of probabilities it is not known before they are summed."""
+    """Return whether a distribution is valid. Whether probabilities are is not known before they are summed."""
     if side.PROBS:
         return is_something(d)
     else:
@@ -53,7 +53,7 @@ def each_dist(d, S):
 
 @triton.jit
 def prob(side, b, d, v, mask):
-    """p of ids v and ln p, in float64."""
+    """Return p of ids v, and ln p, in float64."""
     is_hot = (d.hot >= 0) & (d.hot == v)
     if side.data is None:
         return tl.where(is_hot, 1.0, 0.0).to(tl.float64), tl.where(is_hot, 0.0, -float("inf")).to(tl.float64)
@@ -71,7 +71,7 @@ def prob(side, b, d, v, mask):
 
 @triton.jit
 def entry(side, b, d, v, mask):
-    """The row of a law as it is at ids v; NaN outside it, and of a token without a row its probability."""
+    """Return the entries of a distribution's row at ids v, NaN outside the row. Without a row: the one-hot entries."""
     one = tl.where(d.hot == v, 1.0, 0.0)
     if side.data is None:
         return one
@@ -83,8 +83,9 @@ def entry(side, b, d, v, mask):
 
 @triton.jit
 def entries(side, b, d, c, alive, DRAFT: tl.constexpr, S):
-    """Chunks c of a law's row as it is, and its probabilities; a draft's are those that a residual sees. A token
-    without a row is its own row."""
+    """Return chunks c of a distribution's row, and its probabilities, a draft's as a residual subtracts them.
+
+    Without a row, both are the one-hot probabilities."""
     one = tl.where(tl.arange(0, S.WIDTH)[None, :] == lane_of(d.hot, c)[:, None], 1.0, 0.0)
     if side.data is None:
         return one, one
@@ -101,24 +102,24 @@ def entries(side, b, d, c, alive, DRAFT: tl.constexpr, S):
 
 @triton.jit
 def without(w, q, x, c, S):
-    """(w - q)+ of chunk c: x are q's probabilities there, and its one token keeps nothing if it is one-hot."""
+    """Return (w - q)+ of chunk c. x: q's probabilities there. If q is one-hot, its token gets 0."""
     lane = tl.arange(0, S.WIDTH)[None, :]
     return tl.where(lane == lane_of(q.hot, c)[:, None], 0.0, tl.maximum(w - x, 0.0))
 
 
 @triton.jit
 def is_draft_prob(q):
-    """A drafted token whose q is not a probability was not drawn from q."""
+    """Return whether q is a probability and not 0. If not, the drafted token was not drawn from q."""
     return (q > 0) & (q <= tl.full(q.shape, MAX_PROB, tl.float64))
 
 
 @triton.jit
 def draft_prob(q):
-    """What a residual takes away: of what is not a probability nothing, of a rounded one one."""
+    """Return the q that a residual subtracts: 0 if it is not a probability, 1 if rounding made it larger."""
     return tl.where(is_draft_prob(q), tl.minimum(q, 1.0), 0.0)
 
 
 @triton.jit
 def accept_test(p, q, u):
-    """Probability exactly min(1, p / q), in float64: strict, no division; NaN compares false and rejects."""
+    """Accept with probability exactly min(1, p / q), in float64, without division. NaN compares false and rejects."""
     return is_draft_prob(q) & (u * tl.where(q < 1, q, 1.0) < p)

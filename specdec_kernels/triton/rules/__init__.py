@@ -17,14 +17,17 @@ def rules_where(has):
 
 
 def numbers(of, base):
-    """of(rule): its number, None where it has none and any will do."""
+    """Return the tuple of a number that depends on the rule. of(rule): the number, or None if any number will do."""
     more = dict.fromkeys(x for x in map(of, RULES.values()) if x not in (base, None))
     pairs = ((x, rules_where(lambda rule: of(rule) == x).value) for x in more)
     return tl.constexpr((2 + 2 * len(more), base, *(x for pair in pairs for x in pair)))
 
 
 def parameter(which):
-    """Of the first or second parameter: the least, largest and default value; the rules whose range lacks an end."""
+    """Return the least, largest and default value of the first or second parameter, by rule.
+
+    Two more results are the sets of rules whose range excludes its lower end, and its upper end.
+    """
 
     def of(field):
         return lambda rule: getattr(rule.parameters[which], field) if len(rule.parameters) > which else None

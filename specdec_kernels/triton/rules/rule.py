@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of requests and their parameters (csrc/rules/rule.h, csrc/binding/rule_arguments.h), and the rules that
-test a draft (csrc/rules/acceptance.h): for a block of requests."""
+only decide which drafts to accept (csrc/rules/acceptance.h), for a block of requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from . import (
 REPLACES_TARGET = rules_where(lambda rule: rule.defines_distribution)
 READS_DRAFT = rules_where(lambda rule: rule.reads_draft)
 READS_ENTROPY = rules_where(lambda rule: rule.reads_entropy)
-EXACT_AT = numbers(lambda rule: rule.exact_at, -1.0)  # which no parameter is
+EXACT_AT = numbers(lambda rule: rule.exact_at, -1.0)  # no parameter has this value
 LEAST, MOST, DEFAULT, OPEN_BELOW, OPEN_ABOVE = parameter(0)
 SECOND_LEAST, SECOND_MOST, SECOND_DEFAULT, SECOND_OPEN_BELOW, SECOND_OPEN_ABOVE = parameter(1)
 
@@ -41,10 +41,10 @@ class Rules(NamedTuple):
     """One rule and its parameters for each request."""
 
     rule: Any  # Values; without data: exact
-    alpha: Any  # [B] or [B, 2], or one for all of them, of each position behind one another; Alpha; None: the defaults
-    each: Any  # whether alpha is each request's own; None: it is no tensor
-    pairs: Any  # whether the second parameter stands beside the first
-    positions: Any  # whether alpha is each position's own: of synthetic; the others take the first one's
+    alpha: Any  # [B] or [B, 2], or one for all; by position, [G, B] or [G, B, 2]; an Alpha; None: the defaults
+    each: Any  # whether each request has its own alpha; None: alpha is not a tensor
+    pairs: Any  # whether alpha holds both parameters
+    positions: Any  # whether each position has its own alpha, for synthetic; other rules use the first position's
 
 
 class Alpha(NamedTuple):
@@ -64,7 +64,7 @@ def is_token_rule(rule):
 
 @triton.jit
 def is_in(rule, RULES: tl.constexpr):
-    """Whether a rule is of such a set."""
+    """Return whether a rule is in a set of rules."""
     out = rule < 0
     for code in tl.static_range(COUNT):
         if (RULES >> code) & 1:  # comparisons take fewer registers than shifting by a rule
@@ -74,7 +74,7 @@ def is_in(rule, RULES: tl.constexpr):
 
 @triton.jit
 def number_of(rule, NUMBERS: tl.constexpr):
-    """A rule's number, in float64, as decimal as it is written."""
+    """Return a rule's number as the float64 nearest to the decimal in the registry."""
     out = tl.full(rule.shape, NUMBERS[1], tl.float64)
     END: tl.constexpr = NUMBERS[0]
     for i in tl.static_range(2, END, 2):
@@ -84,13 +84,13 @@ def number_of(rule, NUMBERS: tl.constexpr):
 
 @triton.jit
 def replaces_target(rule):
-    """Whether the rule puts a law pi in the place of p. The others say when to accept, and nothing of a law."""
+    """Return whether the rule defines a distribution pi in place of p. Others only decide which drafts to accept."""
     return is_in(rule, REPLACES_TARGET)
 
 
 @triton.jit
 def reads_draft(rule):
-    """Whether the draft's row has a say in what is accepted or emitted."""
+    """Return whether the rule reads the draft's row."""
     return is_in(rule, READS_DRAFT)
 
 
@@ -101,7 +101,7 @@ def reads_entropy(rule):
 
 @triton.jit
 def asks_of(rule, on, TARGET_PROBS: tl.constexpr, DRAFT_PROBS: tl.constexpr):
-    """Whether a rule that is a law asks how sure the target is, and the draft."""
+    """Return whether a rule that defines pi needs the confidence of the target, and that of the draft."""
     by_row = on & is_row_rule(rule)
     by_token = on & is_token_rule(rule)
     asks_target = (by_row & (rule != CHOW) & (rule != CHOW_LOG)) | by_token
@@ -109,13 +109,13 @@ def asks_of(rule, on, TARGET_PROBS: tl.constexpr, DRAFT_PROBS: tl.constexpr):
         asks_target |= by_row
     asks_draft = by_row | (by_token & (rule == TOKEN_V1))
     if DRAFT_PROBS:
-        asks_draft |= by_token  # whether they are a law
+        asks_draft |= by_token  # to find out whether they are valid
     return asks_target, asks_draft
 
 
 @triton.jit
 def nearest(x, least, most, otherwise, open_below, open_above):
-    """A value on a device cannot raise: outside its range it becomes the nearest inside, and NaN the default."""
+    """Return x clamped to its range; NaN becomes the default. A value on a device cannot raise."""
     inside = tl.minimum(tl.maximum(x, least), most)
     inside = tl.where(open_below & (x <= least), 5.9604644775390625e-08, inside)
     inside = tl.where(open_above & (x >= most), most - 5.9604644775390625e-08, inside)
@@ -124,7 +124,7 @@ def nearest(x, least, most, otherwise, open_below, open_above):
 
 @triton.jit
 def given_alpha(rules, b, mask):
-    """Both parameters, NaN where one is not given."""
+    """Return both parameters, NaN for one that is not given."""
     if rules.each is None:
         nothing = tl.zeros(b.shape, tl.float32)
         return (nothing + rules.alpha.first).to(tl.float64), (nothing + rules.alpha.second).to(tl.float64)
@@ -137,7 +137,7 @@ def given_alpha(rules, b, mask):
 
 @triton.jit
 def parameters_of(rules, rule, b, mask):
-    """What is given, else the defaults."""
+    """Return the given parameters, else the defaults."""
     first, second = number_of(rule, DEFAULT), number_of(rule, SECOND_DEFAULT)
     if rules.alpha is not None:
         x, y = given_alpha(rules, b, mask)
@@ -150,7 +150,7 @@ def parameters_of(rules, rule, b, mask):
 
 @triton.jit
 def rule_of(rules, b, mask):
-    """The rules of the requests b and their parameters. A rule at the end where it is the exact one, is it."""
+    """Return the rules of the requests b, and their parameters. At an alpha where a rule is exact, it becomes EXACT."""
     if rules.rule.data is None:
         zero = tl.zeros(b.shape, tl.float64)
         return tl.zeros(b.shape, tl.int32), Alpha(zero, zero)
@@ -163,7 +163,7 @@ def rule_of(rules, b, mask):
 
 @triton.jit
 def synthetic_rate(rules, alpha, b, i, mask):
-    """At position i; a program is a request."""
+    """Return the rate at position i. Each program serves one request."""
     if rules.each is None:
         return alpha.first
     else:
@@ -179,14 +179,15 @@ NAN = float("nan")
 
 @triton.jit
 def accept_by_target(rule, alpha, seen, u, target):
-    """The rules that read p alone, and lenience at a greedy target: p1(d) >= l max p1 (csrc/rules/acceptance.h)."""
+    """Return whether rules that read only p accept, and lenience with a greedy target: p1(d) >= l max p1
+    (csrc/rules/acceptance.h)."""
     p, of_p, p_d = seen.position.p, seen.of_p, seen.p
     typical = (p_d > alpha.first) | (
         (p_d > 0) & (p_d > alpha.second * tl.exp(-tl.where(p.hot >= 0, 0.0, of_p.entropy)))
     )
     if target.PROBS:
         p1_d = p_d
-    else:  # without a row there is no draft to judge
+    else:  # without a row there is no draft to test
         p1_d = tl.exp(seen.z.to(tl.float64) - of_p.max) * of_p.largest
         typical |= (p_d > 0) & (p.hot < 0) & (p_d > alpha.second * tl.exp(-p.stats.log_norm.to(tl.float64)))
     relaxed = (p1_d > 0) & (p1_d >= of_p.largest - alpha.second) & (of_p.above.to(tl.float64) < alpha.first)
@@ -199,7 +200,10 @@ def accept_by_target(rule, alpha, seen, u, target):
 
 
 def rules_of(rule, alpha, numbers) -> Rules:
-    """rule [B] or [1] and alpha [B] or [B, 2], or of a chain's G positions [B, G, 1] or [B, G, 2]; or numbers."""
+    """Return the Rules of a call, from tensors or from `numbers`.
+
+    rule: [B] or [1]. alpha: [B] or [B, 2], or for a chain's G positions [B, G, 1] or [B, G, 2].
+    """
     code, *of_alpha = arguments.numbers(numbers, 3)
     codes = arguments.values(rule) if code is None else Values(code, None)
     if of_alpha != [None, None]:

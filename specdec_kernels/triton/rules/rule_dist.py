@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The distribution that a rule puts in place of the target's (csrc/rules/{rule_dist,make_rule_dist,cascade,lossy}.h): a
-mixture of p and q, evaluated id by id and never stored (csrc/core/mixture.h)."""
+"""The distribution pi of a rule, in place of the target's (csrc/rules/{rule_dist,make_rule_dist,cascade,lossy}.h).
+
+It is a mixture of p and q, evaluated id by id and never stored (csrc/core/mixture.h).
+"""
 
 from typing import Any, NamedTuple
 
@@ -13,11 +15,12 @@ from ..core.rows import draft_prob, each_dist, entries
 from . import CHOW, CHOW_LOG, ENSEMBLE, LOSSY, OPT, OPT_LOG, TOKEN_V1, TOKEN_V3
 from .rule import is_row_rule, is_token_rule, reads_entropy
 
-# pi = of_p p + of_q q where q is kept, of_p p elsewhere; or max(min(q, of_q p), of_p p); or p or q, which TV will tell.
+# Forms of pi. MIXED: of_p p + of_q q where q is kept, of_p p elsewhere. CAPPED: max(min(q, of_q p), of_p p). UNDECIDED:
+# p or q, depending on TV.
 MIXED = tl.constexpr(0)
 CAPPED = tl.constexpr(1)
 UNDECIDED = tl.constexpr(2)
-# Whose entry tells, reaching the threshold, that q is kept there
+# Whose entry must reach the threshold for q to be kept at an id. NOBODY: q is kept everywhere.
 NOBODY = tl.constexpr(0)
 TARGET = tl.constexpr(1)
 DRAFT = tl.constexpr(2)
@@ -29,13 +32,13 @@ class Mixture(NamedTuple):
     of_p: Any
     of_q: Any
     threshold: Any  # NaN keeps nothing
-    confidence_gap: Any  # where TV will tell
-    open: Any  # of_p lacks what a sum over V will tell, and stands below it
+    confidence_gap: Any  # of UNDECIDED: q is taken if it is at most alpha TV
+    open: Any  # whether of_p lacks a sum over V, and is a lower bound until then
 
 
 @triton.jit
 def plain(form, score_row, of_p, of_q, threshold):
-    """A mixture of which nothing is open."""
+    """Return a mixture in which nothing is open."""
     return Mixture(form, score_row, of_p, of_q, threshold, of_p.to(tl.float64) * 0, form * 0)
 
 
@@ -51,21 +54,21 @@ def is_q(pi):
 
 @triton.jit
 def hot_of(pi, p, q):
-    """The one id that is possible; -1: several are."""
+    """Return the only possible id; -1 if several are possible."""
     return tl.where(is_p(pi), p.hot, tl.where(is_q(pi), q.hot, -1))
 
 
 @triton.jit
 def keeps(pi, of_target, of_draft):
-    """Whether q is kept at ids whose entries these are."""
+    """Return whether q is kept at ids with these entries."""
     score = tl.where(pi.score_row == TARGET, of_target, of_draft)
     return (pi.score_row == NOBODY) | (score >= pi.threshold)
 
 
 @triton.jit
 def mixed_prob(pi, p, q, kept, inside):
-    """pi at an id with these probabilities, of the target's vocabulary where `inside`. Of what is open, no more than
-    pi."""
+    """Return pi at an id with these probabilities. inside: whether the id is in the target's vocabulary. If pi is open,
+    the result is a lower bound."""
     y = tl.where(inside, draft_prob(q), 0.0)
     of_p = pi.of_p.to(tl.float64) * p
     of_q = pi.of_q.to(tl.float64)
@@ -80,8 +83,8 @@ def mixed_prob(pi, p, q, kept, inside):
 
 @triton.jit
 def weights(pi, z, x, z_q, y, m, minus):
-    """(m pi - minus q)+ at ids of the target whose entries are z and z_q and probabilities x and y, put together so
-    that nothing cancels where pi is q."""
+    """Return (m pi - minus q)+ at ids of the target with entries z and z_q and probabilities x and y. The terms are
+    combined so that nothing cancels if pi is q."""
     mixed = m * pi.of_p * x + tl.where(keeps(pi, z, z_q), m * pi.of_q - minus, -minus) * y
     capped = m * tl.maximum(tl.minimum(y, pi.of_q * x), pi.of_p * x) - minus * y
     return tl.maximum(tl.where(pi.form == CAPPED, capped, mixed), 0.0)
@@ -89,13 +92,13 @@ def weights(pi, z, x, z_q, y, m, minus):
 
 @triton.jit
 def each_mixture(pi, S):
-    """As often as chunks are read at once; what is open stays behind."""
+    """Return a mixture repeated for each chunk that is read at once. The result has nothing open."""
     return plain(each(pi.form, S), each(pi.score_row, S), each(pi.of_p, S), each(pi.of_q, S), each(pi.threshold, S))
 
 
 @triton.jit
 def column(pi):
-    """For a tile of chunks."""
+    """Return a mixture with a second dimension, for a tile of chunks."""
     return plain(pi.form[:, None], pi.score_row[:, None], pi.of_p[:, None], pi.of_q[:, None], pi.threshold[:, None])
 
 
@@ -106,7 +109,7 @@ def inside_target(target, c, S):
 
 @triton.jit
 def mixed_chunk(target, draft, b, p, q, pi, m, minus, c, reads_p, alive, S):
-    """Chunks c of p's row as it is, and the weights (m pi - minus q)+."""
+    """Return chunks c of p's row, and the weights (m pi - minus q)+."""
     z, x = entries(target, b, p, c, alive & reads_p, False, S)
     z_q, y = entries(draft, b, q, c, alive & ((minus != 0) | (pi.of_q != 0)), True, S)
     w = weights(column(pi), z, x, z_q, y, m[:, None], minus[:, None])
@@ -115,7 +118,7 @@ def mixed_chunk(target, draft, b, p, q, pi, m, minus, c, reads_p, alive, S):
 
 @triton.jit
 def threshold_at(largest, most, share, PROBS: tl.constexpr):
-    """The entry from which on a probability is at least `share` of the largest one; NaN for NaN."""
+    """Return the entry from which up a probability is at least `share` of the largest one; NaN for NaN."""
     if PROBS:
         least = (share * largest).to(tl.float32)
     else:
@@ -126,7 +129,7 @@ def threshold_at(largest, most, share, PROBS: tl.constexpr):
 
 @triton.jit
 def confidence_gap_of(rule, of_p, of_q):
-    """How much surer than the draft the target is, or of the draft alone how unsure."""
+    """Return how much more confident the target is than the draft; for the chow rules, how unsure the draft is."""
     log = reads_entropy(rule)
     gap = tl.where(log, of_q.entropy, 1 - of_q.largest)
     alone = (rule == CHOW) | (rule == CHOW_LOG)
@@ -135,7 +138,7 @@ def confidence_gap_of(rule, of_p, of_q):
 
 @triton.jit
 def threshold_of(rule, alpha, target, draft, of_p, of_q):
-    """Of a rule by token: the entry of its row from which on q is kept."""
+    """Return the entry from which up a rule by token keeps q: in the draft's row for token_v1, else in the target's."""
     by_draft = rule == TOKEN_V1
     reach = (of_p.largest - alpha) / tl.where(by_draft, of_q.largest, of_p.largest)
     share = tl.where(rule == TOKEN_V3, 1 - alpha, reach)
@@ -146,15 +149,15 @@ def threshold_of(rule, alpha, target, draft, of_p, of_q):
 
 @triton.jit
 def make_rule_dist(rule, alpha, target, draft, p, q, of_p, of_q, on):
-    """pi at a position whose rows are laws, from the confidences of p and q. Every test is written as "keep the draft
-    iff"."""
+    """Return pi at a position with valid rows, from the confidences of p and q. Every test says when to keep the
+    draft."""
     gap = confidence_gap_of(rule, of_p, of_q)
     rows = on & is_row_rule(rule) & (q.hot < target.V)
     if target.PROBS:
         rows &= of_p.largest > 0
     by_tv = (rule == OPT) | (rule == OPT_LOG)
     kept = rows & tl.where(by_tv, gap <= 0, gap <= alpha)
-    undecided = rows & by_tv & (gap > 0) & (gap <= alpha)  # TV lies in [0, 1]
+    undecided = rows & by_tv & (gap > 0) & (gap <= alpha)  # TV is in [0, 1]
 
     tokens = on & is_token_rule(rule) & (of_p.largest > 0) & (of_q.largest > 0)
     score_row = tl.where(tokens, tl.where(rule == TOKEN_V1, DRAFT, TARGET), NOBODY)
@@ -166,7 +169,7 @@ def make_rule_dist(rule, alpha, target, draft, p, q, of_p, of_q, on):
     form = tl.where(lossy, CAPPED, tl.where(undecided, UNDECIDED, MIXED))
     if draft.data is None:
         beyond = rows & False
-    else:  # what q holds of ids that the target has not is left to p
+    else:  # q's mass outside the target's vocabulary goes to p
         beyond = tl.where(q.hot >= 0, q.hot >= target.V, draft.V > target.V)
     open = tokens | lossy | undecided | ((kept | ensemble) & beyond)
     whole = tokens | kept | undecided
@@ -177,8 +180,8 @@ def make_rule_dist(rule, alpha, target, draft, p, q, of_p, of_q, on):
 
 @triton.jit
 def open_pass(target, draft, p, q, pi, first, s, needed, S):
-    """One pass over both rows from chunk `first` on: the mass of q that is not kept, sum (p - q / s)+, its slope, R,
-    and whether a row is no law."""
+    """Make one pass over both rows from chunk `first` on. Return the mass of q that is not kept, sum (p - q / s)+, its
+    slope, R, and whether a row is invalid."""
     t = (1 / s).to(tl.float32)
     t_c, of_q_c, pi_c = each(t, S)[:, None], each(pi.of_q, S)[:, None], column(each_mixture(pi, S))
     p_c, q_c, alive = each_dist(p, S), each_dist(q, S), each(needed, S)
@@ -206,10 +209,11 @@ def open_pass(target, draft, p, q, pi, first, s, needed, S):
 
 @triton.jit
 def open_sum(target, draft, p, q, pi, needed, S):
-    """What is open of pi: the mass of q that is not kept or lies beyond the target's vocabulary; and TV, or the s of
-    lossy's max(min(q, c p), s p), where F(s) = sum (s p - q)+ - R = 0 with R = sum (q - c p)+. F is convex and rises to
-    F(1) >= 0, so Newton's steps come down from 1."""
-    CLOSE: tl.constexpr = 2.384185791015625e-07  # of R: what float32 weights lose of it anyway
+    """Return what is open of pi: the mass of q that is not kept or is outside the target's vocabulary; and TV, or s.
+
+    s is that of lossy's max(min(q, c p), s p): F(s) = sum (s p - q)+ - R = 0 with R = sum (q - c p)+. F is convex and
+    rises to F(1) >= 0, so Newton's steps descend from 1."""
+    CLOSE: tl.constexpr = 2.384185791015625e-07  # relative to R: the error of float32 weights
     MOST_PASSES: tl.constexpr = 64
     capped = pi.form == CAPPED
     beyond_alone = (pi.form == MIXED) & (pi.score_row == NOBODY)
@@ -233,7 +237,7 @@ def open_sum(target, draft, p, q, pi, needed, S):
 
 @triton.jit
 def complete(target, draft, p, q, pi, alpha, needed, S):
-    """pi with what was open of it, where that is needed."""
+    """Return pi with its open sums filled in, where `needed`."""
     form = pi.form
     of_p = pi.of_p
     of_q = pi.of_q

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walk from the root down, for a block of requests: one test of each in turn, by the rule of the method
-(csrc/ops/verify_tree: descend in walk.h; greedy.h, kseq.h, target_only.h, recursive.h)."""
+"""The walk from the root down, for a block of requests (csrc/ops/verify_tree: descend in walk.h; greedy.h, kseq.h,
+target_only.h, recursive.h). In each turn every request makes one test, as its method does."""
 
 from typing import Any, NamedTuple
 
@@ -18,13 +18,13 @@ from .walk import Known, Rest, draft_dist, draft_row, emit, finish, target_dist
 
 
 class Drafts(NamedTuple):
-    """The drafts at a node: those of the first one's law."""
+    """The drafts at a node that were drawn from the same distribution as the first one."""
 
     counting: Any
     k: Any
-    row: Any  # that the first was drawn from; -2: not known yet
-    token: Any  # of the first
-    others: Any  # drafts of another law
+    row: Any  # the row that the first draft was drawn from; -2: not known yet
+    token: Any  # the first draft's token
+    others: Any  # whether a draft has another distribution
     rho: Any  # 0: not known yet
 
 
@@ -43,13 +43,13 @@ def choose_drafts(mask, a, b):
 
 @triton.jit
 def one_law(drafts, row, token):
-    """Whether a draft was drawn from the law of the first."""
+    """Return whether a draft was drawn from the distribution of the first one."""
     return (row == drafts.row) & ((row >= 0) | (token == drafts.token))
 
 
 @triton.jit
 def count_drafts(sides, residual, drafts, row, token, found, counting, S):
-    """Counts the draft at hand, or ends the count where there is none; and what then has nothing to be tested."""
+    """Count the current draft, or end the count if there is none. Return the drafts, and who has nothing to test."""
     one_more = counting & found
     first = one_more & (drafts.row == -2)
     first_row, first_token = tl.where(first, row, drafts.row), tl.where(first, token, drafts.token)
@@ -69,14 +69,16 @@ def count_drafts(sides, residual, drafts, row, token, found, counting, S):
 
 @triton.jit
 def find_rho(tree, sides, residual, drafts, child, token, known, first, S):
-    """rho of the drafts that are the first to be tested, and norm(p - c min(q, p / rho)), c = p_acc / beta, which waits
-    on top of the residual; where there is none, and the bits of status."""
+    """Find rho for nodes whose first draft is to be tested. Return it, where there is none, and the status bits.
+
+    The subtraction that leaves norm(p - c min(q, p / rho)), c = p_acc / beta, is stored on top of the residual. It
+    takes effect if all drafts are rejected."""
     q, status, _ = draft_dist(tree, sides, residual.b, child, token, known, first, S)
     stopped = first & (~is_something(q) | ((drafts.row < 0) & (token >= sides.target.V)))
     first &= ~stopped
-    # A tuple that is assigned loses its constants, so this one goes straight into the call.
+    # Triton drops the constants of a tuple that is assigned, so this one is made in the call.
     rho, beta, p_acc = kseq_search(Pairs(sides.target, sides.draft, residual.b, residual.p, q), drafts.k, first, S)
-    unlawful = first & (beta != beta)  # a probability row of q that is no law is found out by its sum
+    unlawful = first & (beta != beta)  # only its sum shows that a probability row of q is invalid
     status |= tl.where(unlawful, INVALID_ROW | INVALID_DRAFT, 0)
     stopped |= unlawful
     first &= ~unlawful
@@ -89,8 +91,8 @@ def find_rho(tree, sides, residual, drafts, child, token, known, first, S):
 
 @triton.jit
 def test_by_kseq(tree, sides, random, residual, drafts, child, column, token, known, testing, S):
-    """Each draft is accepted with probability min(1, p / (rho q)), rho the best one for p, q and k. If none is, the
-    token is drawn from what waits on top of the residual."""
+    """Accept each draft with probability min(1, p / (rho q)), with the best rho for p, q and k. If none is accepted,
+    the token is drawn after the subtraction on top of the residual (find_rho)."""
     stopped = testing & False
     status = tl.zeros([S.ROWS], tl.int32)
     first = testing & (drafts.rho == 0)
@@ -115,16 +117,16 @@ TRAVERSAL = tl.constexpr(5)
 
 
 class Toss(NamedTuple):
-    """One coin for all children of a node."""
+    """One uniform for all children of a node."""
 
     u: Any
-    seen: Any  # of [0, 1): the probabilities of the children that were tested
+    seen: Any  # the sum of the probabilities of the children that were tested
 
 
 @triton.jit
 def test_by_target(sides, residual, rest, toss, token, testing):
-    """One coin falls on [0, 1), the children's probabilities are laid from 0 on one after the other, and the child it
-    falls on is accepted. A second child of the same token is skipped."""
+    """Accept the child at which the running sum of the children's probabilities exceeds the node's uniform. A later
+    child with the same token is skipped."""
     _, removed = weight(sides, residual, token, testing)
     testing &= ~removed
     p, _ = prob(sides.target, residual.b, residual.p, token, testing)
@@ -141,8 +143,8 @@ def test_by_target(sides, residual, rest, toss, token, testing):
 def test_recursively(
     tree, sides, random, residual, rest, child, column, token, known, testing, REPLACES: tl.constexpr, S
 ):
-    """x ~ q is accepted with probability min(1, r(x) / q(x)), else r becomes norm((r - q)+). Without replacement q then
-    loses x, and a second child of the same token is skipped."""
+    """Accept x ~ q with probability min(1, r(x) / q(x)); after a rejection r becomes norm((r - q)+). Without
+    replacement q then loses x, and a later child with the same token is skipped."""
     r, removed = weight(sides, residual, token, testing)
     if not REPLACES:
         testing &= ~removed
@@ -173,7 +175,7 @@ def test(
     tree, sides, random, residual, rest, toss, drafts, child, column, token, known, testing,
     METHOD: tl.constexpr, S,
 ):  # fmt: skip
-    """Of a child of each node: whether it is accepted, whether the walk stops there, and what is known then."""
+    """Test a child of each node. Return whether it is accepted, whether the walk stops there, and the new state."""
     REPLACES: tl.constexpr = METHOD != RECURSIVE_WITHOUT_REPLACEMENT
     bits = tl.zeros([S.ROWS], tl.int32)
     taken = testing & False
@@ -199,7 +201,7 @@ def toss_at(tree, random, b, node, toss, arriving):
 
 @triton.jit
 def arrive(tree, sides, b, node, depth, rest, walking, arriving, GREEDY: tl.constexpr, S):
-    """At nodes: what is left of their laws, the whole; who goes on walking, and the bits of status."""
+    """Begin at nodes with their whole distributions. Return these, who goes on walking, and the status bits."""
     zero = b * 0
     law, holds = target_dist(tree, sides, b, node, arriving, GREEDY, S)
     p = choose(arriving, law, rest.p)
@@ -214,8 +216,9 @@ def arrive(tree, sides, b, node, depth, rest, walking, arriving, GREEDY: tl.cons
 
 @triton.jit
 def count_or_test(tree, sides, residual, rest, drafts, tests, child, token, found, walking, testing, sure, S):
-    """Under K-SEQ drafts are counted first, and what waits on top of the residual is on it once all are rejected: the
-    drafts, what is left, the tests, who has no more of them, whose child is tested, and the bits of status."""
+    """Count the drafts of K-SEQ before they are tested. Once all are rejected, the subtraction on top of the residual
+    takes effect. Return the drafts, what is left, the tests, who has no more of them, whose child is tested, and the
+    status bits."""
     ended = walking & ~found
     row = draft_row(tree, residual.b, child, testing)
     counting = walking & (sure < 0) & drafts.counting
@@ -231,7 +234,7 @@ def count_or_test(tree, sides, residual, rest, drafts, tests, child, token, foun
 
 @triton.jit
 def descend(tree, sides, random, out, b, links, exists, METHOD: tl.constexpr, S):
-    """`links`: where the subtractions of each request begin."""
+    """Verify trees from the root down. links: where the subtractions of each request begin."""
     zero = b * 0
     node = zero
     depth = zero
@@ -254,7 +257,7 @@ def descend(tree, sides, random, out, b, links, exists, METHOD: tl.constexpr, S)
                 toss = toss_at(tree, random, b, node, toss, arriving)
             if METHOD == KSEQ:
                 drafts = choose_drafts(arriving, no_drafts(zero), drafts)
-        # Where one token alone can be emitted, it is accepted wherever it was drafted, and q is not asked.
+        # If only one token can be emitted, it is accepted wherever it was drafted, and q is not read.
         sure = rest.p.hot
         wanted = tl.where(sure >= 0, sure, INSIDE)
         child, column, tests = next_test(tree, b, node, depth, tests, wanted, walking)

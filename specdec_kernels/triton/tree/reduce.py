@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rejection at a node: what is left of the draft's law without the tokens that were removed, and of the node's
-without that (csrc/ops/verify_tree/walk.h)."""
+"""A rejection at a node (csrc/ops/verify_tree/walk.h): what is left of the draft's distribution without the tokens that
+were removed, and of the node's distribution once that is subtracted."""
 
 import triton
 import triton.language as tl
@@ -28,7 +28,7 @@ from .walk import Rest
 
 @triton.jit
 def without_removed(sides, x, at, n, most, c, alive, value, S):
-    """Chunk c of a row, with `value` at the tokens that n subtractions removed, at most `most`."""
+    """Return chunk c of a row, with `value` at the tokens that n subtractions removed; `most` is the largest n."""
     lane = tl.arange(0, S.WIDTH)[None, :]
     for j in range(0, most):
         removed = get_value(sides.room.ints + (at + j) * INTS + REMOVED, alive & (j < n), -1)
@@ -38,7 +38,7 @@ def without_removed(sides, x, at, n, most, c, alive, value, S):
 
 @triton.jit
 def draft_mass(sides, q, residual, on, S):
-    """What q's row holds without the tokens that were removed, added up."""
+    """Return the sum of q's row without the tokens that were removed."""
     q = each_dist(q, S)
     b = each_request(S)
     at = each(residual.at, S)
@@ -57,15 +57,16 @@ def draft_mass(sides, q, residual, on, S):
 
 @triton.jit
 def moved(total, most, new, scale):
-    """A sum of exponentials relative to one logit, relative to another."""
+    """Return a sum of exponentials that was relative to the logit `most`, relative to `new`."""
     x = (most.to(tl.float64) - new.to(tl.float64)) * scale.to(tl.float64)
     return tl.where(total > 0, total * tl.exp(tl.where(total > 0, x, 0.0)), 0.0)
 
 
 @triton.jit
 def stats_without(sides, q, residual, on, S):
-    """log_norm and max of what is left of q's logits without the tokens that were removed: measured from the largest
-    that is left, so that nothing is lost however little that weighs. log_norm is NaN where nothing is left."""
+    """Return log_norm and max of q's logits without the tokens that were removed; log_norm is NaN if nothing is left.
+
+    The sum is relative to the largest logit that is left, so nothing is lost however little is left."""
     q = each_dist(q, S)
     draft = sides.draft
     b = each_request(S)
@@ -93,8 +94,9 @@ def stats_without(sides, q, residual, on, S):
 
 @triton.jit
 def left_of(sides, q, residual, on, S):
-    """What is left of q without the tokens that were removed: a law of its own if q is one of logits, else q as it is
-    and the share that they leave of it. Nothing where nothing is left."""
+    """Return q without the tokens that were removed, and the share of it that is left.
+
+    Logits get new stats, and the share is 1. Probabilities stay as they are. If nothing is left, q becomes nothing."""
     share = tl.full([S.ROWS], 1.0, tl.float64)
     if sides.draft.data is not None:
         has_row = on & (q.row >= 0) & (q.hot < 0) & (residual.n > 0)
@@ -110,7 +112,7 @@ def left_of(sides, q, residual, on, S):
                 removed = get_value(sides.room.ints + (residual.at + j) * INTS + REMOVED, here, -1)
                 removed_p, _ = prob(sides.draft, residual.b, q, removed, here)
                 left -= removed_p
-            # Cancellation, and perhaps next to nothing: what is left is added up, in units of its own.
+            # The subtraction cancelled, and little may be left: it is summed, relative to its own largest logit.
             adding = has_row & ~(left > 0.125)
             log_norm = q.stats.log_norm + tl.log(tl.where(has_row & ~adding, left, 1.0)).to(tl.float32)
             most = q.stats.max
@@ -125,7 +127,7 @@ def left_of(sides, q, residual, on, S):
 
 @triton.jit
 def draft_of(sides, b, token, q, share, on, S):
-    """q of each child's token, drawn from what was left of a law; and the bits of status where it is no probability."""
+    """Return the probability of each child's token in what was left of q, and the status bits if it is invalid."""
     q_t = tl.full([S.ROWS], 1.0, tl.float64)
     if sides.draft.data is not None:
         p_t, _ = prob(sides.draft, b, q, token, on)
@@ -135,9 +137,10 @@ def draft_of(sides, b, token, q, share, on, S):
 
 @triton.jit
 def reduce(sides, residual, rest, q, scale, s, removed, on, S):
-    """The residual becomes (scale * residual - s * q)+ where `on`, being normalised before; a one-hot q keeps nothing
-    of its token. What is left then, and how much it weighs. Where nothing is left, or less than 2^-126, it stays as it
-    was (but for rounding, nobody gets there more often than that). NaN: p is no law."""
+    """Normalise the residual and replace it by (scale * residual - s * q)+ where `on`; a one-hot q sets its token to 0.
+
+    Return what is left, and its weight; NaN if p is invalid. If less than 2^-126 is left, the residual stays as it was.
+    Apart from rounding, the probability of that case is no larger."""
     n = rest.n
     taking = on & is_something(q)
     m = tl.where(taking, scale / rest.total, 1.0).to(tl.float32)
@@ -159,7 +162,7 @@ def reduce(sides, residual, rest, q, scale, s, removed, on, S):
     lost = on & ~stays
     kept = tl.where(stays, kept, 0.0)
     if some(lost):
-        if sides.target.PROBS:  # a probability row that is no law is found out by its sum
+        if sides.target.PROBS:  # only its sum shows that a probability row is invalid
             whole = Residual(residual.b, residual.p, residual.at, n * 0)
             unlawful = lost & (residual.p.hot < 0)
             mass = sum_chunks(sides, whole, unlawful, S)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traversal verification, from the leaves to the root, for a block of requests (csrc/ops/verify_tree/traversal.h has
-the rule): in turn each request enters a child, takes one away, or looks at the next one."""
+the rule). In each turn a request enters a child, subtracts one, or tests the next one."""
 
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ FRAME_REALS = tl.constexpr(11)
 
 
 class Frames(NamedTuple):
-    """Of a path: F = min(D, N - 1) + 1 nodes."""
+    """Memory for the frames of a path of up to F = min(D, N - 1) + 1 nodes."""
 
     ints: Any  # [B, F, FRAME_INTS]
     reals: Any  # [B, F, FRAME_REALS]
@@ -31,18 +31,18 @@ class Frame(NamedTuple):
     """A node on the path from the root to the leaf under test."""
 
     node: Any
-    tests: Any  # the children that have not been looked at
-    p: Any  # the law of its children
-    n: Any  # subtractions that its children left, on the request's stack
-    bottom: Any  # where they begin
-    total: Any  # of p as they left it
+    tests: Any  # the children that have not been tested yet
+    p: Any  # the distribution of its children
+    n: Any  # number of subtractions by its rejected children, on the request's stack
+    bottom: Any  # where these begin on the stack
+    total: Any  # the mass of p after them
     w: Any
-    q: Any  # what was left of the law it was drawn from; nothing: nothing to take away
-    s: Any  # 1 / the share that is
+    q: Any  # what was left of the distribution that the node was drawn from; nothing: nothing to subtract
+    s: Any  # 1 / the share of q that was left
 
 
 class Child(NamedTuple):
-    """What a frame of it would begin with"""
+    """A child, with the values that its frame would begin with."""
 
     node: Any
     w: Any
@@ -52,11 +52,11 @@ class Child(NamedTuple):
 
 class Walk(NamedTuple):
     top: Any
-    child: Any  # of the top; the root at first
+    child: Any  # the child of the top that is tested; the root at first
     depth: Any
-    opened: Any  # there may be children of the top to look at
+    opened: Any  # whether the top may have more children to test
     greedy: Any  # a greedy root makes the request greedy
-    held: Any  # room.masses holds the chunks of what is left of the top's law
+    held: Any  # whether room.masses holds the chunk sums of what is left of the top's distribution
     known: Any
     status: Any
 
@@ -98,7 +98,7 @@ def get_dist(ints, reals, mask):
 
 @triton.jit
 def put_frame(frames, at, frame, mask):
-    """Between two barriers: every thread may read it next."""
+    """Store a frame, between two barriers, since any thread may read it next."""
     tl.debug_barrier()
     ints = frames.ints + at * FRAME_INTS
     put_value(ints, frame.node, mask)
@@ -132,7 +132,7 @@ def get_frame(frames, at, mask):
 
 @triton.jit
 def enter(tree, sides, b, frames, at, walk, entering, S):
-    """The child becomes the top. Returns the walk, and where it goes on: a greedy path ends at a law that is not."""
+    """Make the child the top. Return the walk, and where it goes on: a greedy path ends at a row that is not greedy."""
     zero = b * 0
     top, child = walk.top, walk.child
     below = entering & (child.node > 0)
@@ -155,7 +155,7 @@ def enter(tree, sides, b, frames, at, walk, entering, S):
 
 @triton.jit
 def remove(tree, sides, b, walk, removing, S):
-    """The child's law is taken away from that of the top."""
+    """Subtract the child's distribution from that of the top."""
     top, child = walk.top, walk.child
     token = token_of(tree, b, child.node, removing)
     residual = Residual(b, top.p, top.bottom, top.n)
@@ -163,7 +163,7 @@ def remove(tree, sides, b, walk, removing, S):
     rest, kept = reduce(sides, residual, rest, child.q, top.w, child.s, token, removing, S)
     drawn = removing & is_something(child.q)
     opened = walk.opened & ~(drawn & (kept != kept))
-    # Rounding alone leaves nothing: the root's last law stays.
+    # Nothing is left only by rounding; the root then keeps its last distribution.
     status = walk.status | tl.where(drawn & (kept == 0) & (walk.depth == 0), EMPTY_RESIDUAL, 0)
     left = kept + 1 - top.w
     w = tl.where(drawn & (kept == kept), tl.where(left > 0, kept / left, 0.0), top.w)
@@ -173,8 +173,8 @@ def remove(tree, sides, b, walk, removing, S):
 
 @triton.jit
 def look(tree, sides, out, b, walk, looking, S):
-    """At the next child of the top. Returns the walk, whether the child is entered, whether it is taken away at once,
-    and where the walk goes on: a greedy path ends where its token was not drafted."""
+    """Test the next child of the top. Return the walk, whether the child is entered, whether it is subtracted at once,
+    and where the walk goes on: a greedy path ends if its token was not drafted."""
     top, opened, status = walk.top, walk.opened, walk.status
     wanted = tl.where(walk.greedy, top.p.hot, INSIDE)
     node, _, tests = next_test(tree, b, top.node, walk.depth, top.tests, wanted, looking)
@@ -207,7 +207,7 @@ def look(tree, sides, out, b, walk, looking, S):
 
 @triton.jit
 def leave(frames, at, walk, leaving):
-    """Back from the top, which was rejected, to its parent."""
+    """Go back from the rejected top to its parent."""
     left = Child(walk.top.node, walk.top.w, walk.top.q, walk.top.s)
     child = choose_child(leaving, left, walk.child)
     depth = walk.depth - tl.where(leaving, 1, 0)
@@ -231,7 +231,7 @@ def emit_path(tree, sides, out, b, frames, first, walk, exists):
 
 @triton.jit
 def traverse(tree, sides, random, out, b, links, frames, exists, S):
-    """`links`: where the subtractions of each request begin."""
+    """Verify trees from the leaves up. links: where the subtractions of each request begin."""
     zero = b * 0
     one = tl.full([S.ROWS], 1.0, tl.float64)
     nothing = one_hot(zero - 1)

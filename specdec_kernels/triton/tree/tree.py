@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tree of drafts per request, and which of a node's children is tested next: csrc/ops/verify_tree/tree.h for a block
-of requests."""
+"""A tree of drafts per request, and the choice of the child that is tested next (csrc/ops/verify_tree/tree.h), for a
+block of requests."""
 
 from typing import Any, NamedTuple
 
@@ -10,12 +10,12 @@ import triton.language as tl
 from ..core.draw import DOMAIN_ACCEPT, uniform_of
 from ..core.memory import get_value, some
 
-INSIDE = tl.constexpr(-1)  # a wanted token: any of a vocabulary
-OUTSIDE = tl.constexpr(-2)  # any other
+INSIDE = tl.constexpr(-1)  # a wanted token: any id of a vocabulary
+OUTSIDE = tl.constexpr(-2)  # a wanted token: any other number
 
 
 class Tables(NamedTuple):
-    """Of integers, contiguous."""
+    """Contiguous tables of integers."""
 
     parents: Any  # [B, N]
     tokens: Any  # [B, N]
@@ -23,7 +23,7 @@ class Tables(NamedTuple):
     draft_row: Any  # [B, N] or None: the row that a node was drawn from
     first_child: Any  # [B, N] or None
     next_sibling: Any
-    draft_nodes: Any  # [B, K, L] or None: the drafts are tested, not the nodes
+    draft_nodes: Any  # [B, K, L]: drafts are tested, not nodes; None: nodes are
 
 
 class Tree(NamedTuple):
@@ -32,18 +32,18 @@ class Tree(NamedTuple):
     K: Any
     L: Any
     D: Any  # the deepest level whose nodes may be accepted
-    columns: Any  # of uniforms
+    columns: Any  # columns of uniforms
     target_count: Any  # rows of a request
     draft_count: Any
-    widest: Any  # of both vocabularies
+    widest: Any  # the size of the larger vocabulary
     TILE: Any
 
 
 class Tests(NamedTuple):
-    """Where the tests at a node stand."""
+    """The progress of the tests at a node."""
 
-    at: Any  # the next draft or candidate; by links the last child
-    count: Any  # children seen, by links
+    at: Any  # the next draft or node to try; with links, the last child
+    count: Any  # with links, the number of children so far
 
 
 @triton.jit
@@ -68,13 +68,13 @@ def token_of(tree, b, node, mask):
 
 @triton.jit
 def parent_of(tree, b, node, mask):
-    """-1: none."""
+    """Return the parent of each node; -1 if it has none."""
     return tl.maximum(look_up(tree.tables.parents, b * tree.N + node, mask), -1)
 
 
 @triton.jit
 def is_child(tree, first, child, node, mask):
-    """Of a request whose nodes begin at `first` in every table."""
+    """Return whether `child` is a child of `node`, in a request whose nodes begin at `first` in every table."""
     there = mask & (child > node) & (child < tree.N)
     return there & (look_up(tree.tables.parents, first + child, there) == node)
 
@@ -88,7 +88,7 @@ def is_wanted(tree, first, child, wanted, mask):
 
 @triton.jit
 def is_bad_tree(tree, b, exists):
-    """Whether a parent does not come before its node, or a draft goes on to no child. Both are ignored."""
+    """Return whether a parent is not before its node, or a draft's next node is not a child. Both are ignored."""
     first = (b * tree.N)[:, None]
     lane = tl.arange(0, tree.TILE).to(tl.int64)[None, :]
     bad = (exists & False).to(tl.int32)
@@ -112,11 +112,10 @@ def is_bad_tree(tree, b, exists):
 
 @triton.jit
 def next_test(tree, b, node, depth, tests, wanted, on):
-    """The next child of each node whose token is wanted, -1 where there is none; the column of its uniform; the tests
-    behind it.
+    """Return each node's next child with a wanted token (-1 if none), its uniform's column, and the tests after it.
 
-    They come in the order in which they were drawn: every draft that passes through the node and goes on to a child, or
-    every child, by links or by number. Links that do not lead from child to child end the list.
+    Children come in the order in which they were drawn: every draft that passes through the node and goes on to a
+    child, or every child, by links or by index. Links that do not lead from child to child end the list.
     """
     first = b * tree.N
     child = node * 0 - 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every walk of a tree does: the laws it meets, what it emits, and the final draw
+"""The parts that all walks of a tree share: the distributions at nodes, emitted tokens, and the final draw
 (csrc/ops/verify_tree/{walk,node_dist}.h)."""
 
 from typing import Any, NamedTuple
@@ -36,24 +36,24 @@ class Out(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The draft's law that was looked at last."""
+    """The draft's distribution that was read last."""
 
     dist: Any
     row: Any
 
 
 class Rest(NamedTuple):
-    """What is left of a node's law."""
+    """What is left of a node's distribution."""
 
     p: Any
-    n: Any  # subtractions
+    n: Any  # number of subtractions
     total: Any
-    held: Any  # whether room.masses holds its chunks
+    held: Any  # whether room.masses holds its chunk sums
 
 
 @triton.jit
 def target_dist(tree, sides, b, node, on, GREEDY: tl.constexpr, S):
-    """The laws of the children of nodes; and where room.masses holds their chunks."""
+    """Return the distributions of the nodes' children, and where room.masses holds their chunk sums."""
     row = node
     if tree.tables.target_row is not None:
         row = look_up(tree.tables.target_row, b * tree.N + node, on)
@@ -79,7 +79,7 @@ def target_dist(tree, sides, b, node, on, GREEDY: tl.constexpr, S):
 
 @triton.jit
 def draft_row(tree, b, child, on):
-    """The row that each child was drawn from; -1: one-hot."""
+    """Return the row that each child was drawn from; -1: one-hot."""
     if tree.tables.draft_row is None:
         return parent_of(tree, b, child, on)
     else:
@@ -88,8 +88,8 @@ def draft_row(tree, b, child, on):
 
 @triton.jit
 def draft_dist(tree, sides, b, child, token, known, on, S):
-    """The law q that each child was drawn from, the bits of status, and what is known now. A row that is no law flags
-    its draft."""
+    """Return the distribution q that each child was drawn from, the status bits, and the one that was read last. An
+    invalid row makes its draft invalid too."""
     q = one_hot(token)
     bits = tl.zeros([S.ROWS], tl.int32)
     if sides.draft.data is not None:
@@ -118,7 +118,7 @@ def emit(tree, out, b, depth, child, token, log_p, on):
 
 @triton.jit
 def end_path(tree, out, b, depth, token, log_p, status, exists):
-    """The final token, and the padding behind it."""
+    """Write the final token, and the padding after it."""
     first = b * (tree.D + 1)
     put_value(out.num_accepted + b, depth.to(tl.int32), exists)
     put_value(out.status + b, status, exists)
@@ -135,7 +135,7 @@ def end_path(tree, out, b, depth, token, log_p, status, exists):
 
 @triton.jit
 def finish(tree, sides, random, out, residual, held, depth, status, exists, S):
-    """The final token, from the residual or, where it has no mass, from p."""
+    """Draw and write the final token, from the residual or, if that has no mass, from p."""
     b = residual.b
     p = residual.p
     sure = exists & (p.hot >= 0)
@@ -146,7 +146,7 @@ def finish(tree, sides, random, out, residual, held, depth, status, exists, S):
     total = tl.zeros([S.ROWS], tl.float64)
     chunks = chunks_of(sides.target)
     at = b * chunks
-    # What does not change from turn to turn is not kept in registers for so few turns: they would spill.
+    # Loop invariants are not hoisted: for two turns they are not worth registers, which would spill.
     for _ in tl.range(0, 2, disable_licm=True):
         summing = pending & ~held
         if some(summing):
