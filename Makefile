@@ -21,7 +21,7 @@ ON_GPU := for the CPU and by nvcc for GPUs, about 6 minutes from nothing (SPECDE
 
 help:
 	@echo "make check      while working: linters and the quick tests on the CPU, under two minutes"
-	@echo "make test       set up $(VENV), build, run the tests: the CPU whole, the simulated devices kernel by kernel"
+	@echo "make test       set up $(VENV), build, run the tests: on the CPU, and on the simulated devices kernel by kernel"
 	@echo "make test-all   everything on every backend, every mutant, every architecture; goes on where it was cut off (PARTS=)"
 	@echo "make test-vllm  vLLM itself with the plugin, on the CPU: an environment of 3 GB, some minutes"
 	@echo "make lint       format, names, types, dead code, workflows; CPU seconds"
