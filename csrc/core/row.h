@@ -86,11 +86,8 @@ class Row {
   SPECDEC_HD const void* pointer() const { return data_; }
 #ifdef SPECDEC_IN_CUDA
   SPECDEC_HD bool is_seen() const { return reinterpret_cast<uintptr_t>(data_) % 2; }
-  // The view of a row for which is_seen() holds, from its pointer()
-  static SPECDEC_HD const Seen* view_at(const void* pointer) {
-    return reinterpret_cast<const Seen*>(static_cast<const char*>(pointer) - 1);
-  }
-  SPECDEC_HD const Seen* view() const { return view_at(data_); }
+  // The view of a row for which is_seen() holds
+  SPECDEC_HD const Seen* view() const { return reinterpret_cast<const Seen*>(static_cast<const char*>(data_) - 1); }
   SPECDEC_HD RowId id() const { return {data_, V << 2 | dtype}; }
   SPECDEC_HD float entry(int64_t v) const;
 #else

@@ -103,7 +103,7 @@ SPECDEC_DEVICE RowTotals block_totals(const ChunkTable& table, int64_t V, float 
 
 // The first id of a chunk whose entry is `max`
 SPECDEC_DEVICE int64_t block_argmax(const Row& row, int64_t chunk, float max) {
-  const ThreadRun at = thread_run(chunk, opaque(int(threadIdx.x)));  // so no register holds it over loops of callers
+  const ThreadRun at = thread_run(chunk);
   float z[ThreadRun::kEntries];
   at.load(row, -HUGE_VALF, z);
   int found = INT32_MAX;

@@ -25,8 +25,8 @@ SPECDEC_DEVICE void for_chunk(int c, int part, int per_warp, const F& f) {
 
 // The neighbouring entries that each thread takes of a chunk shared by a block
 using ThreadRun = RunOf<kChunk / kThreads>;
-SPECDEC_DEVICE ThreadRun thread_run(int64_t chunk, int thread = int(threadIdx.x)) {
-  return {chunk * kChunk + int64_t(thread) * ThreadRun::kEntries};
+SPECDEC_DEVICE ThreadRun thread_run(int64_t chunk) {
+  return {chunk * kChunk + int64_t(threadIdx.x) * ThreadRun::kEntries};
 }
 
 // How many chunks each warp takes if `blocks` blocks share a row

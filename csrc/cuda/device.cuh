@@ -30,7 +30,7 @@ SPECDEC_DEVICE float half_to_float(uint32_t bits) {
 // Hides from the compiler where a pointer or an index comes from. Otherwise it would keep an address for every entry of
 // a chunk across loop iterations, and spill.
 template <class T>
-SPECDEC_HD const T* opaque(const T* p) {
+SPECDEC_DEVICE const T* opaque(const T* p) {
 #if defined(__CUDA_ARCH__)
   asm volatile("" : "+l"(p));
 #endif

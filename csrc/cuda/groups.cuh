@@ -15,7 +15,7 @@ SPECDEC_HD float lying_entry(const Row& row, int64_t v) { return number_at(memor
 
 SPECDEC_HD float Row::entry(int64_t v) const {
   const float lying = lying_entry(*this, v);
-  return is_seen() ? seen_entry(*view_at(opaque(pointer())), v, lying) : lying;
+  return is_seen() ? seen_entry(*view(), v, lying) : lying;
 }
 
 SPECDEC_DEVICE const char* place_of(const Row& row, int64_t v) {

@@ -10,7 +10,7 @@ namespace specdec {
 // What was left of the distribution that a child was drawn from, without the tokens that were removed before. For
 // logits these are its own norm and maximum; for probabilities, the share of the row that is left.
 struct Left {
-  int32_t any = true;  // false: nothing is left, or the row is invalid; not a bool, as in DraftTest
+  bool any = true;  // false: nothing is left, or the row is invalid
   float log_norm = 0, max = 0;
   float share = 1;
 };
