@@ -250,7 +250,7 @@ def test_drawings_are_up_to_date():
     assert {path.stem for path in pictures.FOLDER.glob("*.svg")} == set(pictures.PICTURES)
     pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
     for name, draw in pictures.PICTURES.items():
-        assert (pictures.FOLDER / f"{name}.svg").read_text() == draw(), f"{name}: run python tools/docs/pictures.py"
+        assert (pictures.FOLDER / f"{name}.svg").read_text() == draw(), f"{name}: run python -m tools.docs.pictures"
         assert f"](pictures/{name}.svg)" in pages, name
     assert len(pictures.measured()) == 6
 

@@ -2,16 +2,17 @@
 """The drawings of docs/: what verification does, a chain, a tree, tokens per call by method (from docs/numbers.md), and
 speed beside other engines (from bench/results/).
 
-    python tools/docs/pictures.py     # writes docs/pictures/
+    python -m tools.docs.pictures     # writes docs/pictures/
 
 Each is 400 units wide, the width of a phone, and is drawn on a card of its own, so that it fits light and dark pages.
 """
 
-import csv
 import json
 import re
 from html import escape
 from pathlib import Path
+
+from tools.gpu_model.compare import read
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs/pictures"
@@ -159,11 +160,10 @@ def recorded(machine, op, case):
     """Of the newest recorded benchmark on a machine: its date, its first lines, and [(what the pattern finds in a case,
     how many times as long each peer takes)]."""
     path = max((ROOT / "bench/results").glob(f"*-{machine}-*/bench.csv"))
-    lines = path.read_text().splitlines()
-    told = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# "))
-    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
-    found = [(re.fullmatch(case, row["case"]), json.loads(row["times as long"])) for row in rows if row["op"] == op]
-    return path.parent.name[:10], told, [(match.groups(), ratios) for match, ratios in found if match]
+    results = read(path)
+    of_op = [row for row in results.rows if row["op"] == op]
+    found = [(re.fullmatch(case, row["case"]), json.loads(row["times as long"])) for row in of_op]
+    return path.parent.name[:10], results.about, [(match.groups(), ratios) for match, ratios in found if match]
 
 
 def beside(y, label, bars, unit):
