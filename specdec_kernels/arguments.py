@@ -93,19 +93,24 @@ def _side(public, logits, rows, V, per="row", takes=SIDE, row="", optional=False
         name = "" if field not in takes else logits if field == "logits" else prefix + field
         if field != "numbers" or name:
             yield fields[field]._replace(name=name, public="" if field == "numbers" else f"{public}.{field}")
-    yield Argument("", "float32", optional=True, public=f"{public}.penalties")  # their parts: _penalties()
+    for view in ("penalties", "bias"):  # their parts: _views()
+        yield Argument("", "float32", optional=True, public=f"{public}.{view}")
 
 
-def _penalties(side, per, prefix=""):
-    """Yield the arguments of one side's penalties: the fields of Penalties."""
-    fields = [(prefix + x, "float32", f"{LEADS[per]} | 1", per, x) for x in ("repetition", "frequency", "presence")]
-    fields += [(f"{prefix}penalty_numbers", "numbers", "", "all", "")]
-    fields += [(f"{prefix}history_{x}", "int32", "S, H", "all", x) for x in ("ids", "counts")]
-    fields += [(f"{prefix}history_row", "integers", LEADS[per], per, "row")]
+def _views(side, per, prefix="", positions=()):
+    """Yield the arguments of a side's views, the fields of Penalties and Bias. positions: the shapes of positions."""
+    lead = LEADS[per]
+    fields = [(x, "float32", f"{lead} | 1", per, f"penalties.{x}") for x in ("repetition", "frequency", "presence")]
+    fields += [("penalty_numbers", "numbers", "", "all", "")]
+    fields += [(f"history_{x}", "int32", "S, H", "all", f"penalties.{x}") for x in ("ids", "counts")]
+    fields += [("history_row", "integers", lead, per, "penalties.row")]
+    fields += [("bias_ids", "integers", "S, I", "all", "bias.ids")]
+    fields += [("bias_values", "float32", "S, I", "all", "bias.values")]
+    fields += [("bias_row", "integers", " | ".join((lead, *positions)), per, "bias.row")]
     if per == "row":  # ops on requests take the drafted tokens anyway
-        fields += [("drafted", "integers", "N, n", per, "drafted")]
-    for name, kind, shape, per, field in fields:
-        yield Argument(name, kind, shape, per, True, field and f"{side}.penalties.{field}", is_view=True)
+        fields += [("drafted", "integers", "N, n", per, "penalties.drafted")]
+    for name, kind, shape, of, field in fields:
+        yield Argument(prefix + name, kind, shape, of, True, field and f"{side}.{field}", is_view=True)
 
 
 def _ending(leads, last):
@@ -137,6 +142,7 @@ def _rule(alpha):
 
 
 _NUM_ROWS = Argument("num_rows", "integers", "1", "count", True)
+_OF_ROWS = (_NUM_ROWS, *_views("rows", "row"))
 _LAST = (
     Argument("num_requests", "integers", "1", "count", True),
     Argument("", "flag", public="require_exact"),
@@ -159,26 +165,22 @@ TABLE: dict[str, tuple[Argument, ...]] = {
     ),
     "row_gap": (*_pair("p", "V"), *_pair("q", "Vq")),
     "kseq_rho": (*_pair("p", "V"), *_pair("q", "Vq"), Argument("k", "integers", "N | 1", "row")),
-    "row_stats": (*_rows(*SAMPLING), _NUM_ROWS, *_penalties("rows", "row")),
+    "row_stats": (*_rows(*SAMPLING), *_OF_ROWS),
     "sample": (
         *_rows(*SAMPLING, "stats"),
         Argument("k", "number"), Argument("replacement", "flag"),
-        *_randomness("row", "N, k"),
-        _NUM_ROWS, *_penalties("rows", "row"),
+        *_randomness("row", "N, k"), *_OF_ROWS,
     ),
     "top_logprobs": (
         *_rows("stats", stats="made"),
         Argument("k", "number"),
-        Argument("tokens", "integers", "N, m", "row", True),
-        _NUM_ROWS, *_penalties("rows", "row"),
+        Argument("tokens", "integers", "N, m", "row", True), *_OF_ROWS,
     ),
     "row_topw": (
-        *_rows("stats"), Argument("score", "float32", "N", "row"), Argument("w", "number"),
-        _NUM_ROWS, *_penalties("rows", "row"),
+        *_rows("stats"), Argument("score", "float32", "N", "row"), Argument("w", "number"), *_OF_ROWS,
     ),
     "support": (
-        *_rows("stats", "row", row="M", stats="made"), Argument("max_kept", "number"),
-        _NUM_ROWS, *_penalties("rows", "row"),
+        *_rows("stats", "row", row="M", stats="made"), Argument("max_kept", "number"), *_OF_ROWS,
     ),
     "build_tree": (Argument("draft_tokens", "integers", "B, K, L", "request"),),
     "tree_mask": (
@@ -200,7 +202,8 @@ TABLE: dict[str, tuple[Argument, ...]] = {
         *_rule("B | 1 | B, 2 | 1, 2 | B, G | B, G, 1 | B, G, 2 | 1, G, 1 | 1, G, 2"),
         *_randomness("request", "B, G+1"),
         *_LAST,
-        *_penalties("target", "request", "target_"), *_penalties("draft", "request", "draft_"),
+        *_views("target", "request", "target_", ("B, G+1", "R")),
+        *_views("draft", "request", "draft_", ("B, G+1", "R")),
     ),
     "verify_tree": (
         Argument("parents", "integers", "B, N | N", "request", public="tree.0"),
@@ -214,11 +217,10 @@ TABLE: dict[str, tuple[Argument, ...]] = {
         *_rule("B | 1 | B, 2 | 1, 2"),
         *_randomness("request", "B, N+1 | B, K*L+1"),
         *_LAST,
-        *_penalties("target", "request", "target_"), *_penalties("draft", "request", "draft_"),
+        *_views("target", "request", "target_", ("B, N",)), *_views("draft", "request", "draft_", ("B, N",)),
     ),
 }  # fmt: skip
 TABLE = {op: tuple(x._replace(public=x.name) if x.public == "=" else x for x in rows) for op, rows in TABLE.items()}
-
 
 _VERIFIED = "tokens int64 [B, {0}+1]; num_accepted int32 [B]; logprobs float32 [B, {0}+1]; status int32 [B]"
 RESULTS = {

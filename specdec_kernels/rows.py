@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from specdec_kernels.bias import Bias
 from specdec_kernels.penalties import Penalties
 
 
@@ -36,6 +37,8 @@ class Rows(NamedTuple):
         penalties: ``Penalties`` on tokens that were used before; in all ops that read rows but ``row_gap``,
             ``kseq_rho`` and ``residual``. They act on the logits before the temperature. Stats stand for the penalised
             row; hand over the penalties with them.
+        bias: ``Bias``, numbers that are added to some logits before the penalties, in the same ops. Stats stand for the
+            row with its bias; hand over the bias with them.
 
     Filters apply in the order temperature, min-p, top-k, then top-p over what is left, each exactly and without sorting
     the vocabulary. Ties at a cutoff all stay.
@@ -55,3 +58,4 @@ class Rows(NamedTuple):
     kind: str = "logits"
     row: torch.Tensor | None = None
     penalties: Penalties | None = None
+    bias: Bias | None = None

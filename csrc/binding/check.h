@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "../core/views.h"
+#include "../core/arguments.h"
 #include "messages.h"
 
 namespace specdec {

@@ -5,9 +5,8 @@
 #include <cmath>
 #include <tuple>
 
-#include "../core/rows.h"
+#include "../core/penalties.h"
 #include "check.h"
-#include "without_views.h"
 
 namespace specdec {
 
@@ -70,7 +69,7 @@ inline void check_values(const Op& op, const char* side, const Penalties& p, int
   }
 }
 
-// The penalties of N requests or rows. The caller sets their windows afterwards.
+// The penalties of N requests or rows
 inline Penalties penalties(const Op& op, const GivenPenalties& given, int64_t N, const Present& present) {
   const auto named = [&](const char* field) { return Name(given.side, field); };
   const Numbers numbers(op, named("penalties.numbers"), given.numbers, 3);
@@ -82,7 +81,6 @@ inline Penalties penalties(const Op& op, const GivenPenalties& given, int64_t N,
         given.ids      ? "ids alone"
         : given.counts ? "counts alone"
                        : "neither");
-  check(N <= INT32_MAX, op, named("penalties"), " must be of fewer than 2^31 rows, got ", N);
   p.ids = history_pointer(op, named("penalties.ids"), *given.ids);
   p.counts = history_pointer(op, named("penalties.counts"), *given.counts);
   p.S = given.ids->size(0), p.H = given.ids->size(1);
@@ -109,36 +107,5 @@ inline Penalties penalties(const Op& op, const GivenPenalties& given, int64_t N,
   check_values(op, given.side, p, values_at_hand(op) ? present.of(N) : 0);
   return p;
 }
-
-// Sets the penalties of one side of a verification.
-inline void take_penalties(const Op& op, Rows& rows, const GivenPenalties& given, int64_t B, const Present& present) {
-  rows.penalties = penalties(op, given, B, present);
-  if (!rows.penalties) return;
-  check(bool(rows.memory), op, Name(given.side, "penalties"), " need ", Name(given.side, "logits"), ", got none");
-  check(rows.kind == Kind::kLogits, op, Name(given.side, "penalties"), " need ", Name(given.side, "kind"),
-        "='logits', got 'probs'");
-}
-
-// The penalty arguments of an op on rows [N, V], after all others
-#define SPECDEC_VIEWS_ARGUMENTS() SPECDEC_PENALTIES_ARGUMENTS(), const OptTensor& drafted
-constexpr size_t kViewsArguments = kPenaltiesArguments + 1;
-
-inline SeenRows seen_rows(const Op& op, const Tensor& logits, const GivenPenalties& given, const OptTensor& drafted,
-                          const Present& present) {
-  SeenRows rows{row_memory(op, {"rows", "logits"}, logits), {}};
-  const int64_t N = logits.size(0);
-  Penalties& p = rows.penalties = penalties(op, given, N, present);
-  if (!drafted) return rows;
-  const Name name("rows", "penalties.drafted");
-  check(bool(p), op, name, " must be given with penalties.ids and counts, got it alone");
-  check_dims(op, name, *drafted, "N, n");
-  check_shape(op, name, *drafted, {{"N", N}, {"n", drafted->size(1)}});
-  check(drafted->size(1) <= INT32_MAX, op, name, " must have fewer than 2^31 columns, got ", drafted->size(1));
-  p.window = ints(op, name, *drafted, drafted->stride(1));
-  p.window_stride = drafted->stride(0);
-  rows.drafted = drafted->size(1);
-  return rows;
-}
-#define SPECDEC_SEEN_ROWS(op, present) seen_rows(op, logits, SPECDEC_GIVEN_PENALTIES("rows", ), drafted, present)
 
 }  // namespace specdec

@@ -3,7 +3,7 @@
 // residual, then the distribution it was subtracted from, then the target's own distribution.
 #pragma once
 
-#include "views.h"
+#include "arguments.h"
 
 namespace specdec {
 

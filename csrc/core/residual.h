@@ -3,7 +3,7 @@
 #pragma once
 
 #include "mixture.h"
-#include "views.h"
+#include "arguments.h"
 
 namespace specdec {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "macros.h"
-#include "penalties.h"
+#include "views.h"
 
 namespace specdec {
 
@@ -70,16 +70,17 @@ class Row {
   Row() = default;
   SPECDEC_HD Row(const void* data, int64_t V, DType dtype) : data_(data), V(V), dtype(dtype) {}
   SPECDEC_HD explicit operator bool() const { return data_ != nullptr; }
-  // This row under request b's penalties, at a position of its window. The penalties must outlive it. In CUDA the
-  // launch made the view before; `view_number` is its index.
-  SPECDEC_HD Row seen(const Penalties& penalties, [[maybe_unused]] int64_t b, [[maybe_unused]] int64_t position,
+  // This row as request b sees it at a position of its window. The views must outlive it. In CUDA the launch made the
+  // view before; `view_number` is its index.
+  SPECDEC_HD Row seen(const Views& views, [[maybe_unused]] int64_t b, [[maybe_unused]] int64_t position,
                       [[maybe_unused]] int64_t view_number) const {
     Row row = *this;
 #ifndef SPECDEC_IN_CUDA
-    if (penalties && penalties.amounts(b).any()) row.view = {&penalties, int32_t(b), int32_t(position)};
+    if (views && (views.penalises(b) || views.bias_list(b, position) >= 0))
+      row.view = {&views, int32_t(b), int32_t(position)};
 #else
-    if (penalties && penalties.seen[view_number].entries)
-      row.data_ = reinterpret_cast<const char*>(penalties.seen + view_number) + 1;
+    if (views.seen && views.seen[view_number].entries)
+      row.data_ = reinterpret_cast<const char*>(views.seen + view_number) + 1;
 #endif
     return row;
   }
@@ -91,7 +92,7 @@ class Row {
   SPECDEC_HD RowId id() const { return {data_, V << 2 | dtype}; }
   SPECDEC_HD float entry(int64_t v) const;
 #else
-  View view{};  // the penalties that apply; none: the row is as in memory
+  View view{};  // none: the row is as in memory
   RowId id() const { return {data_, V << 2 | dtype, view}; }
   float entry(int64_t v) const;  // the row may be spread over processes
 #endif

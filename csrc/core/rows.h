@@ -2,7 +2,7 @@
 // The rows of one side, target or draft, as distributions
 #pragma once
 
-#include "views.h"
+#include "arguments.h"
 
 namespace specdec {
 
@@ -25,7 +25,7 @@ struct Rows {
   int64_t per_request = 0;          // positions per request, if dense
   int64_t extra = 0;                // positions of a request beyond its drafts, if ragged
   Store store;
-  Penalties penalties;
+  Views views;
 
   // The index of position i of request b. `start` is the request's first drafted token if ragged, else -1.
   SPECDEC_HD int64_t index(int64_t start, int64_t b, int64_t i) const {
@@ -46,10 +46,10 @@ struct Rows {
     return !memory || (store && number(start, b, i) == -1);
   }
 
-  // Row i of request b, which must exist, under the penalties of the window that ends at `position`. `view` is the
-  // index of this view in CUDA.
+  // Row i of request b, which must exist, as the request sees it after the window that ends at `position`. `view` is
+  // the index of this view in CUDA.
   SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i, int64_t position, int64_t view) const {
-    return as_it_lies(start, b, i).seen(penalties, b, position, view);
+    return as_it_lies(start, b, i).seen(views, b, position, view);
   }
   SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i) const { return at(start, b, i, i, index(start, b, i)); }
   SPECDEC_HD RowStats known_stats(int64_t start, int64_t b, int64_t i) const {

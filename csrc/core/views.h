@@ -1,91 +1,61 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arguments of ops as pointers and int64 strides, in elements. Host and device share this header: it has no torch.
+// How a request changes a row before it samples from it: a bias on some ids, then penalties on ids that it has used. On
+// the CPU a Row carries a View, and cpu/views.cpp changes entries as they are read. In CUDA a launch first lists the
+// entries that change (cuda/views.cuh), and a Row refers to that list (Seen, below).
 #pragma once
 
-#include "filters.h"
-#include "ints.h"
-#include "row.h"
+#include "bias.h"
+#include "penalties.h"
 
 namespace specdec {
 
-// The output for tokens: int64 if `wide`, else int32
-struct TokensOut {
-  void* data = nullptr;
-  bool wide = true;
-  SPECDEC_HD void put(int64_t i, int64_t token) const {
-    if (wide)
-      static_cast<int64_t*>(data)[i] = token;
-    else
-      static_cast<int32_t*>(data)[i] = int32_t(token);
-  }
-};
+struct Seen;
 
-// How many rows or requests of padded buffers are present: the first `number`, or all if it is not given. Nothing of
-// the others is read.
-struct Present {
-  Ints number;  // [1]
-  SPECDEC_HD bool has(int64_t i) const { return !number || i < number[0]; }
-  SPECDEC_HD int64_t of(int64_t n) const {
-    if (!number || number[0] >= n) return n;
-    return number[0] > 0 ? number[0] : 0;
-  }
-};
-
-// temperature, top_k, top_p and min_p of N rows or requests. Each is a tensor or one number for all.
-struct Sampling {
-  Floats temperature;
-  Ints top_k;
-  Floats top_p, min_p;
-  Filters numbers;
-  bool has_numbers = false;
-
-  SPECDEC_HD bool has_tensors() const { return temperature || top_k || top_p || min_p; }
-  SPECDEC_HD explicit operator bool() const { return has_numbers || has_tensors(); }
-  SPECDEC_HD bool filters() const { return top_k || top_p || min_p || numbers.filter(); }  // whether a row may have one
-  // Without kFiltered only the temperature is read, for rows that are known to have no filter.
-  template <bool kFiltered = true>
-  SPECDEC_HD Filters at(int64_t i) const {
-    Filters f;
-    f.temperature = temperature ? temperature[i] : numbers.temperature;
-    if (!kFiltered) return f;
-    f.top_k = top_k ? top_k[i] : numbers.top_k;
-    f.top_p = top_p ? top_p[i] : numbers.top_p;
-    f.min_p = min_p ? min_p[i] : numbers.min_p;
-    return f;
-  }
-  SPECDEC_HD Filters operator[](int64_t i) const { return at(i); }
-};
-
-// Whether the rows of this thread's ops are spread over processes (cpu/shards.h). A row then has V columns of stride 0,
-// all at the address of the first entry that this process holds.
-#ifndef SPECDEC_IN_CUDA
-inline constinit thread_local bool rows_over_ranks = false;
-#else
-constexpr bool rows_over_ranks = false;
+// The views of one side
+struct Views {
+  Bias bias;
+  Penalties penalties;
+  Window window;
+#ifdef SPECDEC_IN_CUDA
+  Seen* seen = nullptr;  // [positions of this side], written by cuda/views.cuh
 #endif
 
-// Rows in memory: [N, V], or [B, rows, V] with a stride for each dimension
-struct RowMemory {
-  const void* data = nullptr;
-  int64_t V = 0;
-  int64_t batch_stride = 0, row_stride = 0;
-  DType dtype = kFloat32;
-  SPECDEC_HD explicit operator bool() const { return V > 0; }  // an empty tensor has V, but may have null data
-  SPECDEC_HD Row at(int64_t b, int64_t i) const {
-    const int64_t offset = (b * batch_stride + i * row_stride) * (dtype == kFloat32 ? 4 : 2);
-    return {static_cast<const char*>(data) + offset, V, dtype};
+  SPECDEC_HD explicit operator bool() const { return bias || penalties; }
+  SPECDEC_HD bool penalises(int64_t b) const { return penalties && penalties.amounts(b).any(); }
+  // Whether a request's amounts and the numbers of its lists are valid. In GPU tensors nothing checked them before.
+  SPECDEC_HD bool fine(int64_t b, int64_t position) const {
+    const int64_t s = bias_list(b, position);
+    return (!penalties || penalties.fine(b)) && s >= -1 && s < bias.S;
+  }
+  // The number of the bias list at a position of request b; -1: none
+  SPECDEC_HD int64_t bias_list(int64_t b, int64_t position) const { return bias ? bias.list(window, b, position) : -1; }
+};
+
+// How request b sees a row: the tokens up to `position` of its window count. Position 0: an empty window.
+struct View {
+  const Views* of = nullptr;
+  int32_t request = 0, position = 0;
+  SPECDEC_HD explicit operator bool() const { return of != nullptr; }
+  SPECDEC_HD bool operator==(const View& other) const {
+    return of == other.of && request == other.request && position == other.position;
   }
 };
 
-// Rows [N, V], each under its penalties after `drafted` tokens of its window
-struct SeenRows : RowMemory {
-  Penalties penalties;
-  int64_t drafted = 0;
-  SPECDEC_HD Row at(int64_t b, int64_t n) const { return RowMemory::at(b, n).seen(penalties, n, drafted, n); }
+#ifdef SPECDEC_IN_CUDA
+// A row in memory, and the entries that change, by ascending id. Entries with ids in [kSpan c, kSpan (c + 1)) start at
+// entries[begins[c]]. A Row whose entries change holds the address of a Seen plus one, in place of its data's. That
+// address is odd, so the fast path, which needs 16-byte alignment, leaves the row to the general one.
+struct Seen {
+  static constexpr int kSpan = 256;
+  struct alignas(8) Entry {
+    int32_t id;
+    float value;
+  };
+  const void* data;
+  const Entry* entries;   // none: the request sees the row as it lies
+  const int32_t* begins;  // [spans + 1], for the spans of all chunks of the row
+  bool invalid;           // all entries are NaN
 };
-
-SPECDEC_HD RowStats stats_at(const float* stats, int64_t i) {
-  return {stats[4 * i], stats[4 * i + 1], stats[4 * i + 2], stats[4 * i + 3]};
-}
+#endif
 
 }  // namespace specdec

@@ -2,7 +2,7 @@
 // Distributes the walks of requests over threads. The rows may be spread over ranks, of which this process is one.
 #pragma once
 
-#include "../core/views.h"
+#include "../core/arguments.h"
 #include "row_executor.h"
 
 namespace specdec {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads rows on the CPU, and applies penalties to what it reads. No other file accesses the memory of rows. A row is
+// Reads rows on the CPU, and applies their views to what it reads. No other file accesses the memory of rows. A row is
 // whole, or this process has some of its chunks (shards.h).
 #pragma once
 
 #include <algorithm>
 
-#include "penalties.h"
+#include "views.h"
 #include "simd_kernels.h"
 
 namespace specdec {
@@ -21,21 +21,21 @@ class RowReader {
   // Entry v of a row, which this process must have
   float entry(const Row& row, int64_t v) const {
     float z = number_at(row.pointer(), row.dtype, place(row, v));
-    if (row.view) penalise(row.view, used_ids(row.view, v, 1), v, 1, &z);
+    if (row.view) change(row.view, changes_in(row.view, v, 1), v, 1, &z);
     return z;
   }
 
-  // Chunk c in place, or a copy in buf [kChunk] if penalties change it or its size is not a multiple of kPad
+  // Chunk c in place, or a copy in buf [kChunk] if its view changes it or its size is not a multiple of kPad
   Entries chunk(const Row& row, int64_t c, float* buf) const {
     const int n = chunk_size(row.V, c);
-    const Used used = row.view ? used_ids(row.view, c * kChunk, n) : Used();
-    return n == padded(n) && !used ? at(row, c) : Entries(load(row, used, c, n, n, -HUGE_VALF, buf));
+    const Changes changes = row.view ? changes_in(row.view, c * kChunk, n) : Changes();
+    return n == padded(n) && !changes ? at(row, c) : Entries(load(row, changes, c, n, n, -HUGE_VALF, buf));
   }
 
   // The first n entries of chunk c as floats; `pad` from the end of the row, or from id V, to a multiple of kPad
   const float* floats(const Row& row, int64_t c, int n, float pad, float* buf, int64_t V = INT64_MAX) const {
     const int m = int(std::clamp<int64_t>(std::min(V, row.V) - c * kChunk, 0, n));
-    if (m > 0) return load(row, row.view ? used_ids(row.view, c * kChunk, m) : Used(), c, m, n, pad, buf);
+    if (m > 0) return load(row, row.view ? changes_in(row.view, c * kChunk, m) : Changes(), c, m, n, pad, buf);
     std::fill(buf, buf + padded(n), pad);
     return buf;
   }
@@ -44,12 +44,12 @@ class RowReader {
   }
 
  private:
-  // m entries of chunk c under the row's penalties, and `pad` up to n. The result is in buf if penalties change it.
-  const float* load(const Row& row, const Used& used, int64_t c, int m, int n, float pad, float* buf) const {
+  // m entries of chunk c as the row's view changes them, and `pad` up to n. The result is in buf if it changes any.
+  const float* load(const Row& row, const Changes& changes, int64_t c, int m, int n, float pad, float* buf) const {
     const float* const z = kernels.load(at(row, c), m, n, pad, buf);
-    if (!used) return z;
+    if (!changes) return z;
     if (z != buf) std::copy(z, z + padded(n), buf);
-    penalise(row.view, used, c * kChunk, m, buf);
+    change(row.view, changes, c * kChunk, m, buf);
     return buf;
   }
   int64_t place(const Row& row, int64_t v) const { return split_ ? v - first(row) : v; }

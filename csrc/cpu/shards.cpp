@@ -2,7 +2,7 @@
 // The exchange between ranks of a sharded vocabulary, and the ops that specdec_kernels.distributed calls for it
 #include "shards.h"
 
-#include "../core/views.h"
+#include "../core/arguments.h"
 #include "row_reader.h"
 
 #include <torch/csrc/stable/library.h>
@@ -29,18 +29,23 @@ void ShardTask::put_number(float z, DType dtype, char* to) {
 
 static int64_t bits(float x) { return std::bit_cast<uint32_t>(x); }
 
-// Differs between views of a row: the list's addresses, the amounts and the position. All views have the task's window.
-// The address of Penalties changes from round to round, so the key leaves it out.
+// Differs between views of a row: the lists' addresses, the amounts and the position. All views have the task's window.
+// The address of Views changes from round to round, so the key leaves it out.
 ShardTask::ViewKey ShardTask::key_of(const View& view) {
   if (!view) return {};
-  const Penalties& p = *view.penalties;
-  const Amounts x = p.amounts(view.request);
-  const int64_t s = p.list(view.request);
-  return {int64_t(p.ids + s * p.ids_stride),
-          int64_t(p.counts + s * p.counts_stride),
+  const Views& of = *view.of;
+  const bool penalised = of.penalises(view.request);
+  const Amounts x = penalised ? of.penalties.amounts(view.request) : Amounts{1, 0, 0};
+  const int64_t s = penalised ? of.penalties.list(view.request) : 0;
+  const int64_t bias = of.bias_list(view.request, view.position);
+  return {int64_t(of.penalties.ids + s * of.penalties.ids_stride),
+          int64_t(of.penalties.counts + s * of.penalties.counts_stride),
           bits(x.repetition),
           bits(x.frequency),
           bits(x.presence),
+          bias < 0 ? 0 : int64_t(of.bias.ids.data),
+          bias < 0 ? 0 : int64_t(of.bias.values),
+          bias,
           view.position};
 }
 

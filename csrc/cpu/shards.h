@@ -78,7 +78,7 @@ class ShardTask {
     return of_ranks;
   }
   // counts[r] entries of a row from each rank r, in the order of the ranks. put_all(put) puts this rank's. They are
-  // sent in the row's dtype, or in float32 if the row has penalties, since 16 bits do not hold a penalised entry.
+  // sent in the row's dtype, or in float32 if the row has a view, since 16 bits do not hold a changed entry.
   template <class PutAll>
   std::vector<float> entries_of(const Row& row, const std::vector<uint32_t>& counts, const PutAll& put_all) {
     const DType dtype = row.view ? kFloat32 : row.dtype;
@@ -149,7 +149,7 @@ class ShardTask {
     std::vector<char> mine;
     std::function<void(const char* all, size_t n)> take;
   };
-  using ViewKey = std::array<int64_t, 6>;
+  using ViewKey = std::array<int64_t, 9>;
   using RowKey = std::pair<ViewKey, std::array<int64_t, 7>>;
 
   static ViewKey key_of(const View& view);

@@ -8,7 +8,7 @@
 
 namespace specdec {
 
-// The address of a row's stored entries, with or without penalties
+// The address of a row's stored entries, with or without a view
 SPECDEC_HD const void* memory_of(const Row& row) { return row.is_seen() ? row.view()->data : row.pointer(); }
 
 SPECDEC_HD float lying_entry(const Row& row, int64_t v) { return number_at(memory_of(row), row.dtype, v); }
@@ -64,7 +64,7 @@ SPECDEC_DEVICE void with_dtype(DType type, const F& f) {
     f(std::integral_constant<DType, kFloat32>());
 }
 
-// Whether the row starts at a multiple of 16 bytes. A row that penalties change never does: its pointer() is odd.
+// Whether the row starts at a multiple of 16 bytes. A row that a view changes never does: its pointer() is odd.
 SPECDEC_DEVICE bool aligned(const Row& row) { return reinterpret_cast<uintptr_t>(row.pointer()) % 16 == 0; }
 
 // How many leading chunks of a row are full and can be loaded by whole groups
@@ -75,7 +75,7 @@ SPECDEC_DEVICE const char* group_at(const Row& row, int64_t chunk, int j) {
   return static_cast<const char*>(row.pointer()) + (chunk * kChunk + group_begin(j)) * Group<kType>::kSize;
 }
 
-// Loads N stored entries one by one, without penalties. Entry r is at begin + step_of(r), as in a chunk; `pad` takes
+// Loads N stored entries one by one, without the view. Entry r is at begin + step_of(r), as in a chunk; `pad` takes
 // the place of entries from `left` on. Of a 16-bit row at most eight loads are in flight at a time.
 template <int N>
 SPECDEC_DEVICE void load_lying(const Row& row, int64_t begin, int left, float pad, float (&z)[N]) {
@@ -100,7 +100,7 @@ SPECDEC_DEVICE void load_lying(const Row& row, int64_t begin, int left, float pa
       z[j * kAtOnce + e] = brain ? __uint_as_float(bits[e] << 16) : half_to_float(bits[e]);
   }
 }
-// The same, with penalties applied
+// The same, with the view applied
 template <int N>
 SPECDEC_DEVICE void load_entries(const Row& row, int64_t begin, float pad, float (&z)[N]) {
   const int64_t rest = row.V - begin;
@@ -114,7 +114,7 @@ SPECDEC_DEVICE int left_of(const Row& row, int64_t chunk) {
   const int64_t rest = row.V - chunk * kChunk;
   return rest < kChunk ? int(rest) : kChunk;
 }
-// Whether a chunk with `left` entries cannot be loaded by whole groups: the row is not aligned, or penalties change it,
+// Whether a chunk with `left` entries cannot be loaded by whole groups: the row is not aligned, or a view changes it,
 // or its last group is not full
 SPECDEC_DEVICE bool has_no_groups(const Row& row, int left) { return !aligned(row) || left % kGroup != 0; }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes the views of an op's rows under penalties (core/penalties.h), in a launch before those that read the rows. A
-// block makes one view.
+// Makes the views of an op's rows (core/views.h), in a launch before those that read the rows. A block makes one view.
 #pragma once
 
 #include "../core/rows.h"
@@ -45,32 +44,88 @@ SPECDEC_DEVICE float penalised(const Amounts& by, float e, int64_t count) {
 
 // The memory for the views of one side
 struct ViewLists {
-  int64_t W = 0;      // most tokens of a window
+  int64_t loose = 0;  // most tokens of a window and of a bias list
   int64_t room = 0;   // most entries of a view
   int64_t spans = 0;  // spans in all chunks of a row
   Seen::Entry* entries = nullptr;
-  int32_t *begins = nullptr, *window = nullptr;
+  int32_t *begins = nullptr, *ids = nullptr;
 
   SPECDEC_HD ViewLists() = default;
-  SPECDEC_HD ViewLists(int64_t W, int64_t H, int64_t V)
-      : W(W), room(H + W), spans(chunk_count(V) * (kChunk / Seen::kSpan)) {}
+  SPECDEC_HD ViewLists(int64_t loose, int64_t H, int64_t V)
+      : loose(loose), room(H + loose), spans(chunk_count(V) * (kChunk / Seen::kSpan)) {}
 };
 
-// Writes the window that ends at a position, its last token first. Returns its length to all threads of a block.
-SPECDEC_DEVICE int read_window(const Penalties& p, int64_t b, int64_t position, int64_t most, int32_t* window) {
-  __shared__ int length;
-  if (threadIdx.x == 0) {
-    int n = 0;
+SPECDEC_DEVICE int32_t known_id(int64_t v) { return v < 0 || v > INT32_MAX ? -1 : int32_t(v); }
+
+// The ids of a view that come in any order: of a window, its last token first, then of a bias list
+struct LooseIds {
+  const Bias& bias;
+  int64_t list;                  // of the bias; -1: none
+  int window = 0;                // tokens of the window
+  int n = 0;                     // ids in all
+  int32_t *ids, *state, *fresh;  // [n] each
+
+  // Reads the ids. Called by all threads of a block, as are all functions below.
+  SPECDEC_DEVICE LooseIds(const Views& views, int64_t b, int64_t position, bool penalised, int64_t most, int32_t* room)
+      : bias(views.bias), list(views.bias_list(b, position)), ids(room), state(room + most), fresh(room + 2 * most) {
+    __shared__ int length;
+    const int biased = list < 0 ? 0 : int(bias.n);
+    if (threadIdx.x == 0) {
+      int64_t k = 0;
 #pragma unroll 1
-    for (int64_t at = position; at > 0 && n < most; at = p.before(b, at)) {
-      const int64_t token = p.token(b, at);
-      window[n++] = token < 0 || token > INT32_MAX ? -1 : int32_t(token);
+      for (int64_t at = penalised ? position : 0; at > 0 && k < most - biased; at = views.window.before(b, at))
+        ids[k++] = known_id(views.window.token(b, at));
+      length = int(k);
     }
-    length = n;
+    __syncthreads();
+    window = length, n = window + biased;
+#pragma unroll 1
+    for (int j = threadIdx.x; j < biased; j += kThreads) ids[window + j] = known_id(bias.id(list, j));
+    __syncthreads();
   }
-  __syncthreads();
-  return length;
-}
+
+  // state[k]: the id if this is its first place and the used list lacks it; -2 - id if the list has it; -1 else.
+  // Returns how many are fresh, that is, not in the list; these are in `fresh`, ascending.
+  SPECDEC_DEVICE int sort(const int32_t* used, int H) {
+#pragma unroll 1
+    for (int k = threadIdx.x; k < n; k += kThreads) {
+      const int32_t v = ids[k];
+      bool first = v >= 0;
+#pragma unroll 1
+      for (int i = 0; i < k; ++i) first &= ids[i] != v;
+      const int at = place_in(used, H, v);
+      state[k] = !first ? -1 : at < H && used[at] == v ? -2 - v : v;
+    }
+    __syncthreads();
+    int all = 0;
+#pragma unroll 1
+    for (int k = 0; k < n; ++k) all += state[k] >= 0;
+#pragma unroll 1
+    for (int k = threadIdx.x; k < n; k += kThreads) {
+      if (state[k] < 0) continue;
+      int place = 0;
+#pragma unroll 1
+      for (int i = 0; i < n; ++i) place += state[i] >= 0 && state[i] < state[k];
+      fresh[place] = state[k];
+    }
+    __syncthreads();
+    return all;
+  }
+
+  SPECDEC_DEVICE int count_in_window(int32_t v) const {
+    int count = 0;
+#pragma unroll 1
+    for (int k = 0; k < window; ++k) count += ids[k] == v;
+    return count;
+  }
+  SPECDEC_DEVICE float biased(int32_t v, float e) const {
+#pragma unroll 1
+    for (int k = window; k < n; ++k) {
+      if (ids[k] == v) e += bias.value(list, k - window);
+    }
+    return e;
+  }
+};
 
 // The number of ids in a list; -1 if the list is invalid. Called by all threads of a block.
 SPECDEC_DEVICE int ids_in(const UsedList& list) {
@@ -86,106 +141,97 @@ SPECDEC_DEVICE int ids_in(const UsedList& list) {
   return __syncthreads_and(fine) ? n : -1;
 }
 
-// Writes the entries that change, and returns how many there are: those of the list's ids, and of window tokens that
-// are not in the list. Called by all threads of a block.
-SPECDEC_DEVICE int put_entries(const UsedList& list, int H, int32_t* window, int n, const Amounts& amounts,
-                               const Row& row, Seen::Entry* entries) {
-  int32_t* const fresh = window + n;  // the window tokens that are not in the list, each once; else -1
-#pragma unroll 1
-  for (int k = threadIdx.x; k < n; k += kThreads) {
-    const int32_t v = window[k];
-    const int at = place_in(list.ids, H, v);
-    bool is_fresh = v >= 0 && (at == H || list.ids[at] != v);
-#pragma unroll 1
-    for (int i = 0; i < k; ++i) is_fresh &= window[i] != v;
-    fresh[k] = is_fresh ? v : -1;
-  }
-  __syncthreads();
-  const auto fresh_below = [&](int64_t v) {
-    int count = 0;
-#pragma unroll 1
-    for (int k = 0; k < n; ++k) count += fresh[k] >= 0 && fresh[k] < v;
-    return count;
-  };
-  const auto put = [&](int at, int32_t v, int64_t count) {
-#pragma unroll 1
-    for (int k = 0; k < n; ++k) count += window[k] == v;
-    entries[at] = {v, v < row.V ? penalised(amounts, lying_entry(row, v), count) : 0};
+// Writes the entries that change, and returns how many there are: those of the H ids of the used list, and of loose ids
+// that are not in it. Called by all threads of a block.
+SPECDEC_DEVICE int put_entries(const UsedList& list, int H, LooseIds& loose, const Amounts& amounts, const Row& row,
+                               Seen::Entry* entries) {
+  const int fresh = loose.sort(list.ids, H);
+  const auto put = [&](int at, int32_t v, float e, bool used, int64_t count) {
+    entries[at] = {v, used || count > 0 ? penalised(amounts, e, count) : e};
   };
 #pragma unroll 1
-  for (int j = threadIdx.x; j < H; j += kThreads) put(j + fresh_below(list.ids[j]), list.ids[j], list.counts[j]);
-#pragma unroll 1
-  for (int k = threadIdx.x; k < n; k += kThreads) {
-    const int32_t v = fresh[k];
-    if (v >= 0) put(place_in(list.ids, H, v) + fresh_below(v), v, 0);
+  for (int j = threadIdx.x; j < H; j += kThreads) {
+    const int32_t v = list.ids[j];
+    put(j + place_in(loose.fresh, fresh, v), v, v < row.V ? lying_entry(row, v) : 0, true, list.counts[j]);
   }
   __syncthreads();
-  return H + fresh_below(int64_t{INT32_MAX} + 1);
+#pragma unroll 1
+  for (int k = threadIdx.x; k < loose.n; k += kThreads) {
+    if (loose.state[k] == -1) continue;
+    const int32_t v = loose.ids[k];
+    const bool used = loose.state[k] < 0;
+    const int j = place_in(list.ids, H, v);
+    const float e = loose.biased(v, v < row.V ? lying_entry(row, v) : 0);
+    put(j + place_in(loose.fresh, fresh, v), v, e, used, (used ? list.counts[j] : 0) + loose.count_in_window(v));
+  }
+  __syncthreads();
+  return H + fresh;
 }
 
-// Makes the view with this number: the row as request b sees it under its penalties, with the window that ends at a
-// position. Called by all threads of a block.
-SPECDEC_DEVICE void make_view(const Penalties& p, const ViewLists& lists, int64_t number, const Row& row, int64_t b,
+// Makes the view with this number: the row as request b sees it after the window that ends at a position. Called by all
+// threads of a block.
+SPECDEC_DEVICE void make_view(const Views& views, const ViewLists& lists, int64_t number, const Row& row, int64_t b,
                               int64_t position) {
   Seen::Entry* const entries = lists.entries + number * lists.room;
   int32_t* const begins = lists.begins + number * (lists.spans + 1);
   const auto leave = [&](const Seen::Entry* seen, bool invalid) {
-    if (threadIdx.x == 0) p.seen[number] = {memory_of(row), seen, begins, invalid};
+    if (threadIdx.x == 0) views.seen[number] = {memory_of(row), seen, begins, invalid};
   };
-  if (!p.fine(b)) return leave(entries, true);
-  const Amounts amounts = p.amounts(b);
-  if (!amounts.any()) return leave(nullptr, false);
-  int32_t* const window = lists.window + number * 2 * lists.W;
-  const int n = read_window(p, b, position, lists.W, window);
-  const UsedList list(p, p.list(b));
+  if (!views.fine(b, position)) return leave(entries, true);
+  const bool penalises = views.penalises(b);
+  if (!penalises && views.bias_list(b, position) < 0) return leave(nullptr, false);
+  LooseIds loose(views, b, position, penalises, lists.loose, lists.ids + number * 3 * lists.loose);
+  const UsedList list = penalises ? UsedList(views.penalties, views.penalties.list(b)) : UsedList();
   const int H = ids_in(list);
   if (H < 0) return leave(entries, true);
-  const int all = put_entries(list, H, window, n, amounts, row, entries), inside = place_in(entries, all, row.V);
+  const Amounts amounts = penalises ? views.penalties.amounts(b) : Amounts{1, 0, 0};
+  const int all = put_entries(list, H, loose, amounts, row, entries), inside = place_in(entries, all, row.V);
+  if (all == 0) return leave(nullptr, false);
 #pragma unroll 1
   for (int c = threadIdx.x; c <= lists.spans; c += kThreads)
     begins[c] = place_in(entries, inside, int64_t{c} * Seen::kSpan);
   leave(entries, false);
 }
 
-// Calls f(side, its penalties, the number of the view, the row, the request, the position) for each side of an op, at
+// Calls f(side, its views, the number of the view, the row, the request, the position) for each side of an op, at
 // position n. Ops with two sides have their own overload.
 template <class F>
 SPECDEC_DEVICE void each_view(const SeenRows& rows, int64_t n, const F& f) {
-  f(0, rows.penalties, n, rows.RowMemory::at(0, n), n, rows.drafted);
+  f(0, rows.views, n, rows.RowMemory::at(0, n), n, rows.drafted);
 }
 
 template <class Op>
-struct Views {
+struct ViewsLaunch {
   Op a;
   ViewLists lists[2];
 };
 // Without a number of blocks here, ptxas keeps to 64 registers for sm_80 and spills.
 template <class Op>
-__global__ void __launch_bounds__(kThreads, 3) make_views(const Views<Op> s) {
-  each_view(s.a, blockIdx.x, [&](int side, const Penalties& p, int64_t number, const Row& row, int64_t b, int64_t at) {
-    make_view(p, s.lists[side], number, row, b, at);
+__global__ void __launch_bounds__(kThreads, 3) make_views(const ViewsLaunch<Op> s) {
+  each_view(s.a, blockIdx.x, [&](int side, const Views& of, int64_t number, const Row& row, int64_t b, int64_t at) {
+    make_view(of, s.lists[side], number, row, b, at);
   });
 }
 
-// Takes the memory for an op's views, and stores its addresses in the op's penalties. make() is the launch that makes
+// Takes the memory for an op's views, and stores its addresses in the op's views. make() is the launch that makes
 // the views. A side has at most `most` views, with windows of at most W tokens.
 class ViewsRoom {
  public:
   ViewsRoom(const Tensor& like, SeenRows& rows, int64_t most)
-      : ViewsRoom(like, {{&rows.penalties, rows.V}}, most, rows.drafted) {}
+      : ViewsRoom(like, {{&rows.views, rows.V}}, most, rows.drafted) {}
   template <class Op>
   ViewsRoom(const Tensor& like, Op& a, int64_t most, int64_t W)
-      : ViewsRoom(like, {{&a.target.penalties, a.target.memory.V}, {&a.draft.penalties, a.draft.memory.V}}, most, W) {}
+      : ViewsRoom(like, {{&a.target.views, a.target.memory.V}, {&a.draft.views, a.draft.memory.V}}, most, W) {}
 
   template <class Op>
   void make(const char* op, const Op& a, int64_t positions, [[maybe_unused]] cudaStream_t stream) const {
     if (any_ && positions > 0)
-      SPECDEC_LAUNCH(op, make_views<Op>, positions, stream, Views<Op>{a, {lists_[0], lists_[1]}});
+      SPECDEC_LAUNCH(op, make_views<Op>, positions, stream, ViewsLaunch<Op>{a, {lists_[0], lists_[1]}});
   }
 
  private:
   struct Side {
-    Penalties* penalties;
+    Views* views;
     int64_t V;
   };
   ViewsRoom(const Tensor& like, std::initializer_list<Side> sides, int64_t most, int64_t W) {
@@ -193,21 +239,22 @@ class ViewsRoom {
       ViewLists* lists = lists_;
       for (const Side& side : sides) {
         ViewLists& to = *lists++;
-        if (!*side.penalties) continue;
-        to = {W, side.penalties->H, side.V};
+        if (!*side.views) continue;
+        to = {W + side.views->bias.n, side.views->penalties.H, side.V};
         const size_t seen = scratch.ask<Seen>(most), entries = scratch.ask<Seen::Entry>(most * to.room),
-                     begins = scratch.ask<int32_t>(most * (to.spans + 1)), window = scratch.ask<int32_t>(most * 2 * W);
-        f(*side.penalties, to, seen, entries, begins, window);
+                     begins = scratch.ask<int32_t>(most * (to.spans + 1)),
+                     ids = scratch.ask<int32_t>(most * 3 * to.loose);
+        f(*side.views, to, seen, entries, begins, ids);
       }
     };
     each(scratch_, [&](auto&&...) { any_ = true; });
     if (!any_) return;
     scratch_.allocate(like);
     Scratch again;
-    each(again, [&](Penalties& p, ViewLists& to, size_t seen, size_t entries, size_t begins, size_t window) {
-      p.seen = scratch_.at<Seen>(seen);
+    each(again, [&](Views& views, ViewLists& to, size_t seen, size_t entries, size_t begins, size_t ids) {
+      views.seen = scratch_.at<Seen>(seen);
       to.entries = scratch_.at<Seen::Entry>(entries);
-      to.begins = scratch_.at<int32_t>(begins), to.window = scratch_.at<int32_t>(window);
+      to.begins = scratch_.at<int32_t>(begins), to.ids = scratch_.at<int32_t>(ids);
     });
   }
 

@@ -2,7 +2,7 @@
 // A model's confidence: that of its softmax at T = 1 without filters, whatever distribution is sampled from.
 #pragma once
 
-#include "../core/views.h"
+#include "../core/arguments.h"
 
 namespace specdec {
 

@@ -2,7 +2,7 @@
 // The rules for accepting drafts, and their parameters
 #pragma once
 
-#include "../core/views.h"
+#include "../core/arguments.h"
 
 namespace specdec {
 

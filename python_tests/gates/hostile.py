@@ -23,7 +23,7 @@ from support import flat
 
 from specdec_kernels import arguments, example_calls, reference, registry
 from specdec_kernels.distributed.whole_rows import share_of
-from specdec_kernels.reference.penalties import seen_rows
+from specdec_kernels.reference.views import seen_rows
 from specdec_kernels.registry import TREE_METHODS
 from specdec_kernels.rules import TABLE
 
@@ -156,6 +156,33 @@ def penalties(rng, n, V, name="penalties", windows=True):
     return {name: out._replace(drafted=ids(rng, (n, rng.choice((0, 1, 3))), V, V)) if windows and given(rng) else out}
 
 
+def bias(rng, n, V, positions=()):
+    """In some calls a bias of n requests or rows, or of their positions: lists by number or one each, ids outside the
+    vocabulary and extreme values; a few are refused."""
+    if not given(rng, 0.3):
+        return None
+    wrong, count = given(rng, 0.04), math.prod(positions) if positions else n
+    by_number, length = given(rng), rng.choice((0, 1, 4))
+    S = rng.choice((1, 3)) if by_number else rng.choice((n, count))
+    some = (*range(min(V, 5)), V - 1, V, 2**31 - 1, -1, *((-2, -(2**31)) if wrong else ()))
+    values = (0.0, -0.0, 1.5, -1e-38, -3e38, 3e38, -INF, *((INF, NAN) if wrong else ()))
+    wide = I64 if given(rng) else torch.int32
+    out = sk.Bias(
+        torch.tensor([[rng.choice(some) for _ in range(length)] for _ in range(S)], dtype=wide).reshape(S, length),
+        torch.tensor([[rng.choice(values) for _ in range(length)] for _ in range(S)]).reshape(S, length),
+    )
+    if not by_number:
+        return out
+    shape = rng.choice(((n,), positions or (n,)))
+    numbers = [rng.randrange(-1, S + wrong) for _ in range(math.prod(shape))]
+    return out._replace(row=torch.tensor(numbers, dtype=wide).reshape(shape))
+
+
+def views(rng, n, V, side="", positions=(), windows=True):
+    of_bias = bias(rng, n, V, positions)
+    return penalties(rng, n, V, f"{side}penalties", windows) | ({} if of_bias is None else {f"{side}bias": of_bias})
+
+
 def ids(rng, shape, V, Vq):
     """Token ids, mostly likely ones; some in neither vocabulary."""
     x = torch.randint(0, max(1, min(V, Vq, 6)), shape, generator=generator(rng))
@@ -234,13 +261,13 @@ def kseq_rho(rng):
 
 def row_stats(rng):
     n, V = rng.randrange(5), rng.choice(VOCABULARIES)
-    return {"logits": strided(rng, rows(rng, n, V))} | sampling(rng, n) | penalties(rng, n, V)
+    return {"logits": strided(rng, rows(rng, n, V))} | sampling(rng, n) | views(rng, n, V)
 
 
 def sample(rng):
     n, k = rng.randrange(5), rng.choice((0, 1, 1, 2, 5))
     out = row_stats(rng)
-    parameters = {name: out.pop(name) for name in list(out) if name not in ("logits", "penalties")}
+    parameters = {name: out.pop(name) for name in list(out) if name not in ("logits", "penalties", "bias")}
     n = len(out["logits"])
     out |= {"stats": stats(rng, out["logits"], parameters)} if given(rng, 0.3) else parameters
     slot = [rng.choice((0, 5, 2**33 - 1, 2**63 - 1, -(2**63), -1)) for _ in range(n)]
@@ -253,7 +280,7 @@ def top_logprobs(rng):
     z = rows(rng, n, rng.choice(VOCABULARIES))
     V = z.size(1)
     k = rng.choice((0, 1, min(5, V), V) if not given(rng, 0.04) else (V + 1, -1, 2**63 - 1))
-    out = {"logits": strided(rng, z), "stats": stats(rng, z, sampling(rng, n)), "k": k} | penalties(rng, n, V)
+    out = {"logits": strided(rng, z), "stats": stats(rng, z, sampling(rng, n)), "k": k} | views(rng, n, V)
     return out | ({"tokens": ids(rng, (n, rng.choice((0, 1, 3))), V, V)} if given(rng) else {})
 
 
@@ -263,7 +290,7 @@ def row_topw(rng):
     V = z.size(1)
     score = torch.tensor([rng.choice((0.0, -1.5, -3000.0, -1e30, 3e38, -INF, INF, NAN)) for _ in range(n)])
     w = rng.choice((0, 1, min(5, V), V) if not given(rng, 0.04) else (V + 1, -1, 2**63 - 1))
-    out = {"logits": strided(rng, z), "score": score, "w": w} | penalties(rng, n, V)
+    out = {"logits": strided(rng, z), "score": score, "w": w} | views(rng, n, V)
     return out | ({"stats": stats(rng, z, sampling(rng, n))} if given(rng) else {})
 
 
@@ -271,7 +298,7 @@ def support(rng):
     n = rng.randrange(5)
     z = rows(rng, n, rng.choice(VOCABULARIES))
     out = {"logits": strided(rng, z), "stats": stats(rng, z, sampling(rng, n)), "max_kept": rng.choice((0, 1, 7, 3000))}
-    out |= penalties(rng, n, z.size(1))
+    out |= views(rng, n, z.size(1))
     asked = rng.randrange(5)
     out |= {"row": ids(rng, (asked,), max(n, 1), max(n, 1))} if given(rng, 0.4) else {}
     return out
@@ -310,7 +337,7 @@ def parents(rng, B, N, bad):
     return strided(rng, x)
 
 
-def sides(rng, shapes, B):
+def sides(rng, shapes, B, positions):
     """Rows of both sides with their kinds, stats or parameters: shapes [B, M] or [R], with the vocabularies of each."""
     out = {}
     for side, shape in shapes.items():
@@ -329,7 +356,7 @@ def sides(rng, shapes, B):
             if not probs and given(rng, 0.4)
             else parameters
         )
-        out |= {} if probs else penalties(rng, B, shape[-1], f"{side}_penalties", windows=False)
+        out |= {} if probs else views(rng, B, shape[-1], f"{side}_", positions, windows=False)
     return out
 
 
@@ -342,6 +369,7 @@ def verify_chain(rng):
     if given(rng, 0.3):
         lengths = [rng.randrange(G + 1) for _ in range(B)]
         D = sum(lengths)
+        positions = (D + B,)
         shapes = {"target": (D + (not bonus) * B, V), "draft": (D + extra * B, Vq) if given(rng, 0.8) else None}
         out |= {
             "cu_draft": torch.tensor([sum(lengths[:b]) for b in range(B + 1)]),
@@ -351,9 +379,10 @@ def verify_chain(rng):
         if given(rng, 0.05):
             out["cu_draft"][rng.randrange(B + 1)] = rng.choice((-1, 2**31, 2**62, -(2**63), 0, 3))
     else:
+        positions = B, G + 1
         shapes = {"target": (B, G + (not bonus), V), "draft": (B, G + extra, Vq) if given(rng, 0.8) else None}
         out["draft_tokens"] = ids(rng, (B, G), V, Vq)
-    out |= sides(rng, shapes, B) | randomness(rng, B, G + 1)
+    out |= sides(rng, shapes, B, positions) | randomness(rng, B, G + 1)
     out |= {"bonus_tokens": ids(rng, (B, 1), V, V)[:, 0]} if bonus else {}
     names = [name for name, rule in TABLE.items() if rule.defines_distribution or out["method"] == "token"]
     out |= rules(rng, B, names) if given(rng) else {}
@@ -397,7 +426,7 @@ def verify_tree(rng):
     N = tree[0].size(1)
     M, Mq = (N, N) if given(rng, 0.7) else (rng.randrange(1, 4), rng.randrange(1, 4))
     out = {"tree": tree, "method": method} | sides(
-        rng, {"target": (B, M, V), "draft": (B, Mq, Vq) if method == "kseq" or given(rng, 0.8) else None}, B
+        rng, {"target": (B, M, V), "draft": (B, Mq, Vq) if method == "kseq" or given(rng, 0.8) else None}, B, (B, N)
     )
     index = (0, 1, N - 1, M - 1) + ((-1, -5, M, Mq, 2**31 - 1) if given(rng, 0.3) else ())
     for name, count in (("target_row", M), ("draft_row", Mq)):
@@ -454,8 +483,9 @@ def is_bad(x):
 
 
 def seen(args):
-    """Rows [N, V] under their penalties."""
-    return seen_rows(sk.Rows(args["logits"], penalties=args.get("penalties")), len(args["logits"])).logits
+    """Rows [N, V] as their views show them."""
+    rows = sk.Rows(args["logits"], penalties=args.get("penalties"), bias=args.get("bias"))
+    return seen_rows(rows, len(args["logits"])).logits
 
 
 def check_uniforms(args, out):
@@ -637,7 +667,7 @@ def alone(op, args, b, B):
     sides = {side: flat.names_of(op, side) for side in arguments.sides(op)}
     numbered = [side for side, names in sides.items()
                 if names.get("row") in args and arguments.places(op)[f"{side}.row"].per == "whole"]  # fmt: skip
-    fields = ("logits", "stats", *["penalties"] * (op == "support"))
+    fields = ("logits", "stats", *["penalties", "bias"] * (op == "support"))
     rows = {side: [names[what] for what in fields if names.get(what) in args]
             for side, names in sides.items()}  # fmt: skip
     out |= {name: args[name] for side in numbered for name in rows[side]}  # a store's rows are nobody's
@@ -649,6 +679,13 @@ def alone(op, args, b, B):
     for name in (*own, *(name for side in rows if side not in numbered for name in rows[side])):
         extra = args[name].size(0) == D + B
         out[name] = args[name][start + b * extra : end + (b + 1) * extra]
+    here = slice(start + b, end + b + 1)  # the request's positions
+    for name in [names["bias"] for names in sides.values() if args.get(names.get("bias")) is not None]:
+        given_bias = args[name]
+        if given_bias.row is not None and len(given_bias.row) != B:
+            out[name] = given_bias._replace(row=given_bias.row[here])
+        elif given_bias.row is None and len(given_bias.ids) != B:
+            out[name] = sk.Bias(given_bias.ids[here], given_bias.values[here])
     return out | {"cu_draft": torch.tensor([0, end - start]), "draft_tokens": args["draft_tokens"][start:end]}
 
 

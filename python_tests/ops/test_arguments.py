@@ -143,8 +143,8 @@ def test_an_error_names_the_argument(op_backend, op):
 
 def hollow(x):
     """A batch of nothing, with the strides that numpy gives to what is empty: all 0."""
-    if isinstance(x, sk.Penalties):
-        return sk.Penalties(*map(hollow, x))
+    if isinstance(x, (sk.Penalties, sk.Bias)):
+        return type(x)(*map(hollow, x))
     if isinstance(x, tuple):
         return x if getattr(x[0], "ndim", 1) == 1 else tuple(map(hollow, x))  # one tree for all
     return x[:0].as_strided((0, *x.shape[1:]), (0,) * x.dim()) if isinstance(x, torch.Tensor) else x

@@ -6,14 +6,14 @@ import functools
 import os
 
 import pytest
-from support import backends, penalty_mutants, scale_mutants
+from support import backends, scale_mutants, view_mutants
 from support.mutant_packages import caught_by, cpu_package, package
 
 from tools.cuda_on_cpu.build import CSRC
 from tools.cuda_on_cpu.mutants import mutate
 
-NATIVE = scale_mutants.NATIVE | penalty_mutants.NATIVE
-TRITON = [*scale_mutants.TRITON.items(), *penalty_mutants.TRITON.items()]
+NATIVE = scale_mutants.NATIVE | view_mutants.NATIVE
+TRITON = [*scale_mutants.TRITON.items(), *view_mutants.TRITON.items()]
 
 
 def fails(name, environment, test, slower=1):

@@ -82,15 +82,15 @@ def in_triton(path, kind, name):
 
 
 def triton_takes(op):
-    """What Triton's function names, sides and penalties by their fields."""
-    of_rows, of_penalties = (
+    """What Triton's function names, sides and views by their fields."""
+    of_rows, of_views = (
         [x.target.id for x in in_triton("core/arguments.py", ast.ClassDef, name).body if hasattr(x, "target")]
-        for name in ("GivenRows", "GivenPenalties")
+        for name in ("GivenRows", "GivenViews")
     )
     known = [x.name for x in arguments.taken(op)]
     for x in in_triton(f"{op}.py", ast.FunctionDef, op).args.args[1:]:
-        if x.arg.endswith("penalties"):
-            yield from (x.arg.removesuffix("penalties") + field for field in of_penalties)
+        if x.arg.endswith("views"):
+            yield from (x.arg.removesuffix("views") + field for field in of_views)
         elif x.arg in arguments.sides(op) and x.arg not in known:
             yield from (f"{x.arg}_{field}" for field in of_rows)
         else:
@@ -232,7 +232,7 @@ def of_calls(op):
 def of_call(call, place):
     name, _, part = place.partition(".")
     x = call.get(name)
-    if "." in part:  # of Penalties
+    if "." in part:  # of a view
         group, _, field = part.partition(".")
         return getattr(getattr(x, group, None), field, None)
     if not part or x is None:

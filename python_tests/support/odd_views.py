@@ -47,7 +47,7 @@ inline const float* viewed(const float* z, int m, int n, float* buf) {
         "z = number_at(row.pointer(), row.dtype, place(row, v));": (
             "z = viewed(number_at(row.pointer(), row.dtype, place(row, v)), v);"
         ),
-        "n == padded(n) && !used ? at(row, c) : ": "",
+        "n == padded(n) && !changes ? at(row, c) : ": "",
         "z = kernels.load(at(row, c), m, n, pad, buf);": (
             "z = viewed(kernels.load(at(row, c), m, n, pad, buf), m, n, buf);"
         ),
@@ -89,7 +89,7 @@ SPECDEC_HD void view(uint32_t* words, int n, bool wide) {
     },
 )
 TRITON = View(
-    "specdec_kernels/triton/core/row.py",
+    "specdec_kernels/triton/core/memory.py",
     "odd_view.py",
     """
 import triton
@@ -101,15 +101,13 @@ def viewed(z, v, inside):
     return tl.where(inside & (v % 2 == 1), -z, z)
 """,
     {
-        "from .memory import get_value, hidden_zero, put_value\n": (
-            "from .memory import get_value, hidden_zero, put_value\nfrom .odd_view import viewed\n"
+        "import triton.language as tl\n": "import triton.language as tl\n\nfrom .odd_view import viewed\n",
+        "    return tl.load(side.data + at, mask=mask, other=other).to(tl.float32)": (
+            "    z = tl.load(side.data + at, mask=mask, other=other).to(tl.float32)\n"
+            "    return viewed(z, begin[:, None] + tl.arange(0, S.WIDTH)[None, :], mask)"
         ),
-        "z = tl.load(side.data + at, mask=inside, other=other).to(tl.float32)": (
-            "z = tl.load(side.data + at, mask=inside, other=other).to(tl.float32)\n"
-            "    z = viewed(z, begin[:, None] + lane[None, :], inside)"
-        ),
-        "z = get_value(side.data + _offset(side, b, row) + v, mask, other).to(tl.float32)": (
-            "z = viewed(get_value(side.data + _offset(side, b, row) + v, mask, other).to(tl.float32), v, mask)"
+        "    return get_value(side.data + _offset(side, b, row) + v, mask, other).to(tl.float32)": (
+            "    return viewed(get_value(side.data + _offset(side, b, row) + v, mask, other).to(tl.float32), v, mask)"
         ),
     },
 )
@@ -124,7 +122,9 @@ def viewed(z):
 """,
     {
         "import torch\n": "import torch\n\nfrom .odd_view import viewed\n",
-        "    return in_float64(t)\n": "    return viewed(in_float64(t))\n",
+        "    return in_float64(t)\n": (
+            "    return in_float64(t) if t.dtype == torch.float64 else viewed(in_float64(t))\n"
+        ),
     },
 )
 VIEWS = {"cpu": CPU, "cuda-on-cpu": CUDA, "triton-interpret": TRITON, "reference": REFERENCE}

@@ -3,10 +3,10 @@
 
 import torch
 from support import worker
-from support.penalised import differ
+from support.viewed import differ
 
 import specdec_kernels as sk
-from specdec_kernels.reference.penalties import written_out
+from specdec_kernels.reference.views import written_out
 from specdec_kernels.registry import BY_LAW, CHAIN_METHODS, CHUNK
 from specdec_kernels.rows import Rows
 
@@ -43,7 +43,7 @@ def side(z, view, drafts):
     view = None if view is None else penalties(**view)
     windows = [drafts[:i] for i in range(len(drafts) + 1)]
     lying = z.expand(REQUESTS, len(windows), len(z))
-    out = written_out(lying[0], view, windows, [0] * len(windows)).float().clone()
+    out = written_out(lying[0], Rows(lying, penalties=view), windows, [0] * len(windows), REQUESTS).float().clone()
     return Rows(lying, penalties=view), Rows(out.expand(REQUESTS, *out.shape))
 
 

@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import torch
-from support import cases, flat, penalised, rule_cases, tree_cases
+from support import cases, flat, rule_cases, tree_cases, viewed
 
 import specdec_kernels as sk
 from specdec_kernels import registry
@@ -82,7 +82,7 @@ def penalties(rng, n, V):
     if rng.random() < 0.5:
         return None
     draw = random.Random(int(rng.integers(1 << 30)))
-    view = penalised.penalties(draw, n, V, row=draw.choice((None, 3)))
+    view = viewed.penalties(draw, n, V, row=draw.choice((None, 3)))
     wrong = {"ids": view.ids.flip(1), "counts": view.counts - 1, "presence": torch.full((n,), torch.nan)}
     wrong["row"] = torch.full((n,), len(view.ids))
     name = draw.choice((*wrong, *[None] * 60))
@@ -100,11 +100,25 @@ def by_number(args, side, rng):
     args[side + "_row"] = torch.tensor(rng.integers(0, 1 + lead.numel() // 4, lead))
 
 
+def bias(rng, n, V, positions=()):
+    """A bias of n requests or rows, or None; every rank refuses a few of them."""
+    if rng.random() < 0.5:
+        return None
+    draw = random.Random(int(rng.integers(1 << 30)))
+    view = viewed.bias(draw, n, V, positions)
+    wrong = {"ids": view.ids - 3, "values": torch.full_like(view.values, torch.inf)}
+    name = draw.choice((*wrong, *[None] * 60))
+    return view if name is None else view._replace(**{name: wrong[name]})
+
+
 def seen(args, rng, B):
-    """Sides of logits under penalties."""
+    """Sides of logits with views."""
     for side in ("target", "draft"):
         if args.get(side + "_logits") is not None and args.get(side + "_kind") != "probs":
-            args[side + "_penalties"] = penalties(rng, B, args[side + "_logits"].shape[-1])
+            V = args[side + "_logits"].shape[-1]
+            args[side + "_penalties"] = penalties(rng, B, V)
+            nodes = args["tree"][0].shape[-1:] if "tree" in args else (args["draft_tokens"].shape[-1] + 1,)
+            args[side + "_bias"] = bias(rng, B, V, (B, *nodes) if "cu_draft" not in args else ())
 
 
 def padded(args, name, rng, B):
@@ -173,7 +187,7 @@ def row_stats(seed, rng, V, Vq, dtype, requests):
     view = penalties(rng, n, V)
     if view is not None and rng.random() < 0.7:
         view = view._replace(drafted=torch.tensor(rng.integers(-1, V, (n, 3))))
-    return "row_stats", {"logits": p, "penalties": view, **filters}
+    return "row_stats", {"logits": p, "penalties": view, "bias": bias(rng, n, V), **filters}
 
 
 def sample(seed, rng, V, Vq, dtype, requests):

@@ -18,11 +18,12 @@ MUTANTS = {
         "std::vector<float> some(k);",
     ),
     "sums of a row under the penalties of another position": ("cpu/shards.cpp", "view.position};", "0};"),
+    "sums of a row with the bias of another request": ("cpu/shards.cpp", "          bias,\n", "          0,\n"),
     "penalised entries rounded as the row's are": ("cpu/shards.h", "row.view ? kFloat32 : row.dtype", "row.dtype"),
     "a penalised id that counts from its shard": (
         "cpu/row_reader.h",
-        "penalise(row.view, used_ids(row.view, v, 1), v, 1, &z);",
-        "penalise(row.view, used_ids(row.view, place(row, v), 1), place(row, v), 1, &z);",
+        "change(row.view, changes_in(row.view, v, 1), v, 1, &z);",
+        "change(row.view, changes_in(row.view, place(row, v), 1), place(row, v), 1, &z);",
     ),
 }
 
@@ -37,6 +38,10 @@ WHOLE_ROWS = {
         "begin, end = shares[shards.rank - 1]",
     ),
     "padding of a short share kept": (FILE, "own[: end - begin]", "own"),
-    "the first lists of the batch": (FILE, "row=torch.arange(len(x.ids), ", "row=torch.zeros(len(x.ids), dtype=int, "),
+    "the first lists of the batch": (
+        FILE,
+        "number = torch.arange(len(x.ids), ",
+        "number = torch.zeros(len(x.ids), dtype=int, ",
+    ),
     "a tree of all requests split among them": (FILE, "known.is_cut(x.dim()) and ", ""),
 }

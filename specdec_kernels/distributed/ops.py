@@ -15,6 +15,7 @@ from specdec_kernels.distributed.agreement import agree
 from specdec_kernels.distributed.collectives import gather
 from specdec_kernels.distributed.shards import Shards, slices
 from specdec_kernels.distributed.whole_rows import call_on_whole_rows, check, logits_of, with_logits
+from specdec_kernels.ops._rows import of_stats
 from specdec_kernels.registry import CHUNK, MAX_VOCABULARY
 from specdec_kernels.rows import Rows
 
@@ -68,8 +69,7 @@ def _over_ranks(function: Callable, target: str, draft: str | None, example: str
             arguments.update({name: with_logits(arguments[name], rows) for name, (_, rows) in kept.items()})
             found = _rounds(op, shards, first, lambda: function(*bound.args, **bound.kwargs))
         if isinstance(found, whole.SampleOutput):
-            penalties = getattr(arguments[target], "penalties", None)
-            return found._replace(rows=Rows(mine, stats=found.rows.stats, penalties=penalties))
+            return found._replace(rows=of_stats(arguments[target], mine, found.rows.stats))
         return found if out is None else type(found)(*map(torch.Tensor.copy_, out, found))
 
     rows = target if draft is None else f"{target} (and {draft}, where draft_shards are given)"

@@ -19,6 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specdec_kernels.arguments import places
+from specdec_kernels.bias import Bias
 from specdec_kernels.distributed.agreement import agree
 from specdec_kernels.distributed.collectives import all_to_all, gather
 from specdec_kernels.penalties import Penalties
@@ -82,10 +83,11 @@ def share_of(op: str, arguments: Mapping[str, Any], n: int, begin: int, end: int
     table = places(op)
 
     def share(place, x):
-        if isinstance(x, Penalties) and x.row is None and isinstance(x.ids, torch.Tensor):
-            x = x._replace(row=torch.arange(len(x.ids), device=x.ids.device))  # list n is request n's
+        if isinstance(x, (Penalties, Bias)) and x.row is None and isinstance(x.ids, torch.Tensor):
+            number = torch.arange(len(x.ids), device=x.ids.device)  # list n is request n's, or a bias's position n's
+            x = x._replace(row=number if len(x.ids) == n or len(x.ids) % n else number.view(n, -1))
         if isinstance(x, (tuple, list)):
-            names = x._fields if isinstance(x, (Rows, Penalties)) else range(len(x))
+            names = x._fields if isinstance(x, (Rows, Penalties, Bias)) else range(len(x))
             return _like(x, [share(f"{place}.{name}", part) for name, part in zip(names, x)])
         known = table.get(place) or table.get(f"{place}.logits")  # a plain tensor in the place of Rows
         if known is None or not isinstance(x, torch.Tensor):

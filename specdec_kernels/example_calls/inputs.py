@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
+from specdec_kernels.bias import Bias
 from specdec_kernels.penalties import Penalties, history
 from specdec_kernels.reference.build_tree import build_tree
 
@@ -96,19 +98,29 @@ class Inputs:
             "min_p": self.tensor(*(0.05, 0.0, 0.1, 0.02)[:n]),
         }
 
-    def penalties(self, n: int) -> Iterator[tuple[str, Penalties]]:
-        """Yield penalties of n rows or requests: numbers and a list for each; tensors and lists in slots."""
+    def views(self, n: int, positions: tuple[int, ...] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield views of n rows or requests, as fields of Rows: by number and with a list for each; then by tensors,
+        with lists in slots. positions: the shape of the requests' positions, which then name their bias."""
         some = torch.randint(0, 20, (2, 5, 6), generator=self.generator, device="cpu")  # of which some repeat
         prompts, outputs = (some * self.V // 20).tolist()
         ids, counts = (self.on_device(x) for x in history(prompts, outputs, size=12))
-        yield "penalties", Penalties(1.3, 0.5, 0.2, ids[:n], counts[:n])
+        yield "penalties", {"penalties": Penalties(1.3, 0.5, 0.2, ids[:n], counts[:n])}
         repetition, frequency, presence, row = (
             self.tensor(*x[:n])  # the second one's penalties are off
             for x in ((1.3, 1.0, 0.8, 2.0), (0.5, 0.0, -0.2, 1.0), (0.2, 0.0, 1.5, -1.0), (4, 0, 1, 4))
         )
-        yield "penalties by slot", Penalties(repetition, frequency, presence, ids, counts, row)
+        by_slot = Penalties(repetition, frequency, presence, ids, counts, row)
+        yield "penalties by slot", {"penalties": by_slot}
+        values = self.normal(5, 4)
+        values[:, 1] = -torch.inf
+        bias = Bias(self.integers(-1, self.V, 5, 4), self.on_device(values))
+        yield "bias", {"bias": Bias(bias.ids[:n].int(), bias.values[:n])}
+        yield "all views", {"penalties": by_slot, "bias": bias._replace(row=self.integers(-1, 5, *(positions or (n,))))}
 
-    def row_penalties(self, n: int) -> Iterator[tuple[str, Penalties]]:
-        """Yield penalties of n rows [N, V], some after a window."""
-        for name, given in self.penalties(n):
-            yield name, given if given.row is None else given._replace(drafted=self.integers(-1, self.V, n, 3))
+    def row_views(self, n: int) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield views of n rows [N, V], some after a window."""
+        for name, fields in self.views(n):
+            penalties = fields.get("penalties")
+            if penalties is not None and penalties.row is not None:
+                fields["penalties"] = penalties._replace(drafted=self.integers(-1, self.V, n, 3))
+            yield name, fields

@@ -13,7 +13,7 @@ def calls(x):
     yield "min-p", {"rows": Rows(rows, min_p=0.1)}
     yield "all filters", {"rows": Rows(rows, temperature=0.7, top_k=50, top_p=0.9, min_p=0.01)}
     yield "per row", {"rows": Rows(rows, **x.filters(3))}
-    for name, given in x.row_penalties(3):
-        yield name, {"rows": Rows(rows, temperature=0.7, top_p=0.9, penalties=given)}
+    for name, given in x.row_views(3):
+        yield name, {"rows": Rows(rows, temperature=0.7, top_p=0.9, **given)}
     stale = {name: x.stale(values, 2) for name, values in x.filters(3).items()}
     yield "padded buffers", {"rows": Rows(x.stale(x.rows(3), 2), **stale), "num_rows": x.integers(0, 3, 1)}

@@ -10,7 +10,7 @@ def calls(x):
     sampled = Rows(rows, **x.filters(3))
     yield "of other distributions", {"rows": sampled, "score": score, "w": few}
     yield "stats", {"rows": Rows(rows, stats=row_stats(sampled)), "score": score, "w": x.V}
-    for name, given in x.row_penalties(3):
-        yield name, {"rows": Rows(rows, penalties=given), "score": score, "w": few}
+    for name, given in x.row_views(3):
+        yield name, {"rows": Rows(rows, **given), "score": score, "w": few}
     stale = {"rows": x.stale(rows, 2), "score": x.stale(score, 2)}
     yield "padded buffers", {**stale, "w": few, "num_rows": x.integers(0, 3, 1)}

@@ -11,7 +11,7 @@ def calls(x):
     yield "the best alone", {"rows": Rows(rows, top_k=3), "k": few}
     yield "ranks alone", {"rows": rows, "k": 0, "tokens": tokens.int()}
     yield "every id", {"rows": Rows(rows, **x.filters(3)), "k": x.V}
-    for name, given in x.row_penalties(3):
-        yield name, {"rows": Rows(rows, penalties=given), "k": few, "tokens": tokens}
+    for name, given in x.row_views(3):
+        yield name, {"rows": Rows(rows, **given), "k": few, "tokens": tokens}
     stale = {"rows": Rows(x.stale(rows, 2), stats=x.stale(raw, 2)), "tokens": x.stale(tokens, 2)}
     yield "padded buffers", {**stale, "k": few, "num_rows": x.integers(0, 3, 1)}

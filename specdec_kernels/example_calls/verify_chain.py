@@ -36,8 +36,8 @@ def calls(x):
     yield "the engine's bonus", step | random | {"target": target[:, :G], "bonus_tokens": x.integers(0, x.V, B)}
     probs = {"target": Rows(x.probs(B, G + 1), kind="probs"), "draft": Rows(x.probs(B, G), kind="probs")}
     yield "probabilities", step | random | probs
-    for name, given in x.penalties(B):
-        both = {"target": Rows(target, **FILTERS, penalties=given), "draft": Rows(draft[:, :G], penalties=given)}
+    for name, given in x.views(B, (B, G + 1)):
+        both = {"target": Rows(target, **FILTERS, **given), "draft": Rows(draft[:, :G], **given)}
         yield name, step | random | both
     yield "probabilities of the draft", step | random | {"draft": Rows(x.probs(B, G), kind="probs")}
     yield "blocks", step | random | stats | {"method": "block"}

@@ -45,11 +45,8 @@ def by_method(x, method, step):
     yield f"{method}, a chain by links", nodes | chain(x, tokens)
     probs = {"target": Rows(x.probs(B, N), kind="probs"), "draft": Rows(x.probs(B, N), kind="probs")}
     yield f"{method}, probabilities", nodes | probs
-    for name, given in x.penalties(B):
-        yield (
-            f"{method}, {name}",
-            nodes | {"target": Rows(target, penalties=given), "draft": Rows(draft, penalties=given)},
-        )
+    for name, given in x.views(B, (B, N)):
+        yield (f"{method}, {name}", nodes | {"target": Rows(target, **given), "draft": Rows(draft, **given)})
     yield f"{method}, one tree for all", nodes | {"tree": (parents[0], tokens[0])}
     if method != "kseq":
         yield f"{method}, one-hot drafts", {name: given for name, given in nodes.items() if name != "draft"}

@@ -24,7 +24,7 @@ def _stats(op, name, side):
 
 
 def _check_fields(op, name, side):
-    _rows.no_penalties(op, name, side)
+    _rows.no_views(op, name, side)
     if side.row is not None:
         raise ValueError(f"{op}: {name}.row must be None, got a tensor")
     if side.kind == "probs" and (side.stats is not None or _rows.samples(side)):

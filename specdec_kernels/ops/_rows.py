@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from specdec_kernels.bias import Bias
 from specdec_kernels.ops import _call, _check
 from specdec_kernels.penalties import Penalties
 from specdec_kernels.registry import NOT_GIVEN, ROW_KINDS, SAMPLING
@@ -15,6 +16,7 @@ from specdec_kernels.rows import Rows
 
 row_stats = _call.op("row_stats")
 _NO_SAMPLING = (None,) * 5
+NO_PENALTIES, NO_BIAS = (None,) * 7, (None,) * 3
 _PARAMETERS = tuple(SAMPLING)
 _MOST = 1e300  # of a number that C++ refuses, since it is no float32; NOT_GIVEN stands for none
 
@@ -57,17 +59,27 @@ def samples(rows: Rows) -> bool:
     return rows.temperature is not None or rows.top_k is not None or rows.top_p is not None or rows.min_p is not None
 
 
-def no_penalties(op: str, name: str, rows: Rows) -> None:
-    """Raises where an op that does not serve them is given penalties."""
-    if rows.penalties is not None:
-        raise ValueError(f"{op}: {name}.penalties must be None, got {type(rows.penalties).__name__}")
+def no_views(op: str, name: str, rows: Rows) -> None:
+    """Raises where an op that does not serve them is given views."""
+    for field in ("penalties", "bias"):
+        view = getattr(rows, field)
+        if view is not None:
+            raise ValueError(f"{op}: {name}.{field} must be None, got {type(view).__name__}")
 
 
-def penalties(op: str, name: str, x: Rows, drafted: bool) -> tuple:
-    """The penalties of a side as the ops take them, at the end of their arguments; nothing where none are given.
+def views(op: str, name: str, x: Rows, drafted: bool) -> tuple:
+    """The views of a side as the ops take them, at the end of their arguments; nothing where none are given.
     `drafted`: whether the op is told the windows."""
-    if x.penalties is None:
+    if x.penalties is None and x.bias is None:
         return ()
+    of_penalties = NO_PENALTIES if x.penalties is None else _penalties(op, name, x, drafted)
+    window = (None if x.penalties is None else x.penalties.drafted,) if drafted else ()
+    if x.bias is not None and not isinstance(x.bias, Bias):
+        raise TypeError(f"{op}: {name}.bias must be Bias, got {type(x.bias).__name__}")
+    return (*of_penalties, *(x.bias or NO_BIAS), *window)
+
+
+def _penalties(op: str, name: str, x: Rows, drafted: bool) -> tuple:
     given = x.penalties
     if not isinstance(given, Penalties):
         raise TypeError(f"{op}: {name}.penalties must be Penalties, got {type(given).__name__}")
@@ -93,7 +105,7 @@ def penalties(op: str, name: str, x: Rows, drafted: bool) -> tuple:
         else:
             numbers = numbers or [NOT_GIVEN] * 3
             numbers[i] = max(min(float(number), _MOST), -_MOST)
-    return (*amounts, numbers, given.ids, given.counts, given.row, *([given.drafted] if drafted else []))
+    return (*amounts, numbers, given.ids, given.counts, given.row)
 
 
 def of_logits(op: str, name: str, x: Any, *, stats: bool = True, row: bool = False) -> tuple:
@@ -106,13 +118,19 @@ def of_logits(op: str, name: str, x: Any, *, stats: bool = True, row: bool = Fal
         raise ValueError(f"{op}: {name}.kind must be 'logits', got {_check.shown(x.kind)}")
     if x.row is not None and not row:
         raise ValueError(f"{op}: {name}.row must be None, got a tensor")
-    views = penalties(op, name, x, drafted=True)
+    of_views = views(op, name, x, drafted=True)
     if x.stats is None:
-        return x.logits, sampling(op, name, x), None, x.row, views
+        return x.logits, sampling(op, name, x), None, x.row, of_views
     if not stats:
         raise ValueError(f"{op}: {name}.stats must be None, got a tensor")
     check_either(op, name, x)
-    return x.logits, _NO_SAMPLING, _check.contiguous(x.stats), x.row, views
+    return x.logits, _NO_SAMPLING, _check.contiguous(x.stats), x.row, of_views
+
+
+def of_stats(rows: Rows | torch.Tensor, logits: torch.Tensor, stats: torch.Tensor) -> Rows:
+    """Logits with stats, seen as `rows` are."""
+    penalties, bias = (rows.penalties, rows.bias) if isinstance(rows, Rows) else (None, None)
+    return Rows(logits, stats=stats, penalties=penalties, bias=bias)
 
 
 def check_either(op: str, name: str, rows: Rows) -> None:

@@ -8,7 +8,7 @@ import torch
 from specdec_kernels.ops import _check, _rows
 from specdec_kernels.registry import ROW_KINDS
 
-_NO_PENALTIES = (None,) * 7
+_NO_VIEWS = (*_rows.NO_PENALTIES, *_rows.NO_BIAS)
 _NO_ROWS = (*(None,) * 7, ROW_KINDS["logits"], None)
 
 
@@ -21,12 +21,11 @@ def flat(op, name, rows, by_rule):
     return (rows.logits, *sampling, _check.contiguous(rows.stats), _code(op, name, rows, by_rule), rows.row)
 
 
-def penalties(op, target, draft):
+def views(op, target, draft):
     """Those of both sides, at the end of an op's arguments; nothing where neither has any."""
-    if target.penalties is None and (draft is None or draft.penalties is None):
-        return ()
-    of_target = _rows.penalties(op, "target", target, False) or _NO_PENALTIES
-    return (*of_target, *(_rows.penalties(op, "draft", draft, False) if draft is not None else ()))
+    of_target = _rows.views(op, "target", target, False)
+    of_draft = () if draft is None else _rows.views(op, "draft", draft, False)
+    return (*(of_target or _NO_VIEWS), *of_draft) if of_target or of_draft else ()
 
 
 def _code(op, name, rows, by_rule):

@@ -73,8 +73,7 @@ def sample(
         first_slot, slot = _check.integer(op, "slot", slot, kind="an int or a tensor"), None
     by = (seed, offset, slot, first_slot, _check.contiguous(uniforms), num_rows)
     tokens, logprobs, stats = _sample(logits, *sampling, stats, k, replacement, *by, *views)
-    kept = rows.penalties if isinstance(rows, Rows) else None
-    return SampleOutput(tokens, logprobs, Rows(logits, stats=stats, penalties=kept))
+    return SampleOutput(tokens, logprobs, _rows.of_stats(rows, logits, stats))
 
 
 @fake("sample")

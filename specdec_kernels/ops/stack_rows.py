@@ -44,7 +44,7 @@ def stack_rows(rows: Sequence[Rows]) -> Rows:
         if x.logits.shape != first.logits.shape or x.kind != first.kind:
             wanted = f"shape {list(first.logits.shape)} and kind {first.kind!r}, as rows[0]"
             raise ValueError(f"{op}: rows[{i}] must have {wanted}, got {list(x.logits.shape)} and {x.kind!r}")
-        _rows.no_penalties(op, f"rows[{i}]", x)
+        _rows.no_views(op, f"rows[{i}]", x)
         if x.row is not None:
             raise ValueError(f"{op}: rows[{i}].row must be None, got a tensor")
         _rows.check_either(op, f"rows[{i}]", x)

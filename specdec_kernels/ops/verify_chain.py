@@ -127,8 +127,8 @@ def verify_chain(
     of_draft = _verify.flat(op, "draft", draft, rules.given)
     by = (CHAIN_METHODS[method].code, *rules.as_taken(target.logits.device))
     randomness = (seed, offset, _check.contiguous(uniforms), num_requests)
-    penalties = _verify.penalties(op, target, draft)
-    arguments = (*of_target, draft_tokens, *of_draft, cu_draft, max_draft, bonus_tokens, *by, *randomness, *penalties)
+    views = _verify.views(op, target, draft)
+    arguments = (*of_target, draft_tokens, *of_draft, cu_draft, max_draft, bonus_tokens, *by, *randomness, *views)
     if _check.flag(op, "require_exact", require_exact):
         rules.require_exact(op, arguments)
     if out is None:

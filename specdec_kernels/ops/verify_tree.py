@@ -126,7 +126,7 @@ def verify_tree(
     if not TREE_METHODS[method].reads_draft:
         draft = None
     if method == "greedy":
-        target = Rows(target.logits, kind=target.kind, row=target.row, penalties=target.penalties)
+        target = Rows(target.logits, kind=target.kind, row=target.row, penalties=target.penalties, bias=target.bias)
     rules = _rules.arguments(op, method, rule, alpha, target.logits.device)
     certain = method == "greedy" or (_check.is_greedy(target.temperature) and not rules.given)
     _check.randomness(op, seed, offset, uniforms, certain)
@@ -135,7 +135,7 @@ def verify_tree(
     nodes = (parents, tokens, draft_nodes, *(links or (None, None)))
     by = (TREE_METHODS[method].code, max_depth, *rules.as_taken(target.logits.device))
     randomness = (seed, offset, _check.contiguous(uniforms), num_requests)
-    arguments = (*nodes, *of_target, *of_draft, *by, *randomness, *_verify.penalties(op, target, draft))
+    arguments = (*nodes, *of_target, *of_draft, *by, *randomness, *_verify.views(op, target, draft))
     if _check.flag(op, "require_exact", require_exact):
         rules.require_exact(op, arguments)
     if out is None:

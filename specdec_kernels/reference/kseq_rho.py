@@ -24,7 +24,7 @@ def kseq_rho(p, q, k):
 
     A pair with an invalid row gives rho = k, which is valid for every pair of distributions, and beta = p_acc = NaN.
     """
-    ks = torch.as_tensor(k, device="cpu").expand(len(rows_of(p, penalised=False).logits)).tolist()
+    ks = torch.as_tensor(k, device="cpu").expand(len(rows_of(p, seen=False).logits)).tolist()
     if any(n < 1 for n in ks):
         raise ValueError(f"kseq_rho: k must be >= 1, got {min(ks)}")
     out = [rho_of_laws(*pair) for pair in zip(*laws("kseq_rho", p, q), ks)]
@@ -34,7 +34,7 @@ def kseq_rho(p, q, k):
 def laws(op, p, q):
     """Return the Laws of p's rows and those of q's rows."""
     found = []
-    for name, rows in (("p", rows_of(p, penalised=False)), ("q", rows_of(q, penalised=False))):
+    for name, rows in (("p", rows_of(p, seen=False)), ("q", rows_of(q, seen=False))):
         if rows.kind not in ROW_KINDS:
             raise ValueError(f"{op}: {name}.kind must be 'logits' or 'probs', got {rows.kind!r}")
         values = numpy_rows(rows.logits)

@@ -8,8 +8,8 @@ import torch
 
 from .law import numpy_rows, per_row
 from .padded import padded, present
-from .penalties import seen_rows
 from .rows import first_sampling, rows_of
+from .views import seen_rows
 
 FLT_MAX, FLT_MIN = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
 

@@ -10,11 +10,11 @@ import torch
 from .chance import GivenUniforms
 from .law import in_float64, without
 from .padded import first, padded, present
-from .penalties import seen_rows
 from .row_stats import stats_of
 from .rows import Rows, rows_of
 from .uniforms import given
 from .uniforms import uniforms as philox_uniforms
+from .views import seen_rows
 
 
 class Sampled(NamedTuple):
@@ -51,7 +51,8 @@ def sample(
     drawn = [draw_row(law(i), [chance_type((), x) for x in u_row], replacement) for i, u_row in enumerate(u.tolist())]
     tokens = torch.tensor([d[0] for d in drawn], dtype=torch.int64, device="cpu").reshape(n, k)
     logprobs = torch.tensor([d[1] for d in drawn], dtype=torch.float64, device="cpu").reshape(n, k)
-    drawn_from = Rows(given_rows.logits, stats=padded(stats, N, 0), penalties=given_rows.penalties)
+    kept = {"penalties": given_rows.penalties, "bias": given_rows.bias}
+    drawn_from = Rows(given_rows.logits, stats=padded(stats, N, 0), **kept)
     return Sampled(padded(tokens, N, -1), padded(logprobs, N, 0), drawn_from)
 
 

@@ -8,9 +8,9 @@ import torch
 
 from .law import law_of_logits, numpy_rows
 from .padded import present
-from .penalties import seen_rows
 from .row_stats import stats_of
 from .rows import rows_of
+from .views import seen_rows
 
 
 class Support(NamedTuple):

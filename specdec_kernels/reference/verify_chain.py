@@ -14,10 +14,10 @@ from .chain import Chain
 from .chance import GivenUniforms
 from .law import no_row, padded
 from .padded import first, present
-from .penalties import written_out
 from .rows import of_request, rows_of
 from .rules import per_request, verify_draft
 from .sides import Verified
+from .views import is_seen, written_out
 
 __all__ = ["METHODS", "verify_chain"]
 
@@ -62,39 +62,40 @@ class Batch:
             return None, None
         if rows.row is None:
             own = of_request(rows, b, lambda t: self.rows(t, b, extra))
-            side = side_of(penalised(own, rows, b, ids, range(len(own.logits))))
+            side = side_of(self.seen(own, rows, b, ids, range(len(own.logits))))
             laws = side.law(), side.unscaled().law()
         else:
-            laws = stored(self.rows(rows.row, b, extra).tolist(), side_of, one_hot, rows, b, ids)
+            laws = self.stored(self.rows(rows.row, b, extra).tolist(), side_of, one_hot, rows, b, ids)
         return tuple(all_padded(law, wide) for law in laws)
 
+    def seen(self, own, rows, b, ids, positions):
+        """Return request b's own Rows as it sees them: the row of position i after the drafts before it."""
+        windows = [ids[:i] for i in positions]
+        first = b * (self.G + 1) if self.starts is None else self.starts[b] + b
+        at = [first + i for i in positions]
+        seen = written_out(own.logits, rows, windows, [b] * len(windows), self.B, at)
+        return own._replace(logits=seen.double() if is_seen(rows) else seen)
 
-def penalised(own, rows, b, ids, positions):
-    """Return request b's own Rows as it sees them: the row of position i after the drafts before it."""
-    windows = [ids[:i] for i in positions]
-    return own._replace(logits=written_out(own.logits, rows.penalties, windows, [b] * len(windows)))
+    def stored(self, numbers, side_of, one_hot, rows, b, ids):
+        """Return the functions of Batch.laws for rows looked up by index: row n of [S, K, V] is [n // K, n % K]."""
+        *lead, V = rows.logits.shape
+        there = [i for i, n in enumerate(numbers) if 0 <= n < math.prod(lead)]
 
+        def taken(t):
+            at = [divmod(numbers[i], lead[1]) if len(lead) == 2 else (numbers[i],) for i in there]
+            return torch.stack([t[i] for i in at]) if at else t.new_empty(0, t.shape[-1])
 
-def stored(numbers, side_of, one_hot, rows, b, ids):
-    """Return the functions of Batch.laws for rows looked up by index: row n of [S, K, V] is [n // K, n % K]."""
-    *lead, V = rows.logits.shape
-    there = [i for i, n in enumerate(numbers) if 0 <= n < math.prod(lead)]
+        side = side_of(self.seen(of_request(rows, b, taken), rows, b, ids, there))
 
-    def taken(t):
-        at = [divmod(numbers[i], lead[1]) if len(lead) == 2 else (numbers[i],) for i in there]
-        return torch.stack([t[i] for i in at]) if at else t.new_empty(0, t.shape[-1])
+        def law_of(law):
+            def row(i):
+                if i in there:
+                    return law(there.index(i))
+                return None if numbers[i] == one_hot else no_row(V)
 
-    side = side_of(penalised(of_request(rows, b, taken), rows, b, ids, there))
+            return row
 
-    def law_of(law):
-        def row(i):
-            if i in there:
-                return law(there.index(i))
-            return None if numbers[i] == one_hot else no_row(V)
-
-        return row
-
-    return law_of(side.law()), law_of(side.unscaled().law())
+        return law_of(side.law()), law_of(side.unscaled().law())
 
 
 def all_padded(law, wide):

@@ -10,12 +10,12 @@ from ..registry import TREE_METHODS
 from .chance import GivenUniforms
 from .law import Law, clean_q, padded
 from .padded import first, present
-from .penalties import seen_nodes
 from .rows import SAMPLING_FIELDS, Rows, of_request, rows_of
 from .rules import per_request
 from .sides import Verified
 from .tree_rules import RULES
 from .tree_rules.request import Draft, Request, one_hot
+from .views import is_seen, seen_nodes
 
 
 class VerifiedTree(NamedTuple):
@@ -139,14 +139,14 @@ class Nodes(NamedTuple):
         return cls(parents, tokens, draft_nodes, links, target_row, draft_row, depth, columns)
 
     def seen(self, target, draft, n):
-        """Return the same trees and sides, where rows under penalties are written out for the first n requests."""
+        """Return the same trees and sides, where rows with views are written out for the first n requests."""
         nodes, B = self, len(self.parents)
         rows = [self.rows(b, draft is not None) for b in range(B)]
-        if target.penalties is not None:
+        if is_seen(target):
             positions = [range(self.parents.shape[1])] * B  # a node's own row
             target = seen_nodes(target, self.parents, self.tokens, [x for x, _ in rows], positions, n)
             nodes = nodes._replace(target_row=target.row)
-        if draft is not None and draft.penalties is not None:
+        if draft is not None and is_seen(draft):
             positions = self.parents.tolist()  # where a node was drawn
             draft = seen_nodes(draft, self.parents, self.tokens, [x for _, x in rows], positions, n)
             nodes = nodes._replace(draft_row=draft.row)

@@ -16,7 +16,7 @@ import torch
 from specdec_kernels.arguments import picker, sides, taken
 from specdec_kernels.backends import dispatch
 
-from .core.arguments import GivenPenalties, GivenRows
+from .core.arguments import GivenRows, GivenViews
 
 _libraries = []  # a registration lives as long as its library object
 
@@ -36,16 +36,16 @@ def writer_of(op: str) -> Callable[[tuple | torch.Tensor, tuple], None]:
     """Return a function of an op's results and arguments that fills the results.
 
     It calls the function named after the op, in the module of that name, with the arguments that its parameters name. A
-    parameter `target` or `draft` takes the fields of GivenRows of that side, one that ends in `penalties` those of
-    GivenPenalties. If a call gives an argument that no parameter takes, it raises.
+    parameter `target` or `draft` takes the fields of GivenRows of that side, one that ends in `views` those of
+    GivenViews. If a call gives an argument that no parameter takes, it raises.
     """
     function = getattr(importlib.import_module(f"{__package__}.{op}"), op)
     known = taken(op)
     names: list[str | tuple[str, ...]] = []
     for name in [*inspect.signature(function).parameters][1:]:
         is_side = name in sides(op) and all(x.name != name for x in known)
-        if name.endswith("penalties"):
-            names.append(tuple(name.removesuffix("penalties") + field for field in GivenPenalties._fields))
+        if name.endswith("views"):
+            names.append(tuple(name.removesuffix("views") + field for field in GivenViews._fields))
         else:
             names.append(tuple(f"{name}_{field}" for field in GivenRows._fields) if is_side else name)
     pick = picker(op, names)

@@ -12,7 +12,6 @@ from .core.draw import first_chunk_with, first_lane_with
 from .core.filters import ONE, Block, crossing, sum_kept, top_k_bound
 from .core.launch import put_absent
 from .core.memory import is_present, load_value, names_row, number_of, some, span, start
-from .core.penalties import seen
 from .core.row import (
     CHUNK,
     FLT_MAX,
@@ -33,6 +32,7 @@ from .core.row import (
     weight_of,
 )
 from .core.rows import no_stats
+from .core.views import seen
 
 
 @triton.jit
@@ -195,7 +195,7 @@ def dist(side, b, row, index, there, GREEDY: tl.constexpr, S):
 
 @triton.jit
 def locate(slot, rows, B, G, bonus, D, cu_draft, count):
-    """Return the request of a slot of the grid, its row under penalties, the row's index, and whether it exists.
+    """Return the request of a slot of the grid, its row with its window, the row's index, and whether it exists.
 
     The grid has G + bonus slots per request. A request has G + extra positions, or as many as cu_draft gives. Rows are
     in the order of positions, or `rows` has their indices.
@@ -216,7 +216,7 @@ def locate(slot, rows, B, G, bonus, D, cu_draft, count):
     if rows.store.row is not None:
         row = number_of(rows.store, index, exists)
         exists = exists & names_row(rows.store, row)
-    return b, seen(rows.penalties, row, i), index, exists
+    return b, seen(rows.views, row, i), index, exists
 
 
 @launch.kernel
@@ -283,8 +283,8 @@ def find_stats(
     return stats, scratch
 
 
-def row_stats(stats, logits, temperature, top_k, top_p, min_p, numbers, num_rows, penalties, drafted):
+def row_stats(stats, logits, temperature, top_k, top_p, min_p, numbers, num_rows, views, drafted):
     layout = launch.Layout.flat(logits.size(0), num_rows)
-    rows = seen_rows(logits, penalties, drafted)
+    rows = seen_rows(logits, views, drafted)
     find_stats(rows, layout, sampling(temperature, top_k, top_p, min_p, numbers), stats=stats)
     put_absent(num_rows, (stats, 0))

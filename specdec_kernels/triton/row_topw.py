@@ -46,8 +46,8 @@ def put_best_kernel(rows, score, N, num_rows, found, w, scores, ids, BLOCK: tl.c
     tl.store(scores + at, tl.where(exists, worth + 0.0, 0.0), mask=n < N)
 
 
-def row_topw(results, logits, stats, score, w, num_rows, penalties, drafted):
-    N, rows = logits.size(0), seen_rows(logits, penalties, drafted)
+def row_topw(results, logits, stats, score, w, num_rows, views, drafted):
+    N, rows = logits.size(0), seen_rows(logits, views, drafted)
     if N and w:
         layout, table, size = launch.Layout.flat(N, num_rows), launch.table(rows.V), launch.elements()
         if stats is None:

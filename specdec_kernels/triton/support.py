@@ -59,10 +59,10 @@ def list_ids_kernel(bits, words, kept, upto, M, chunks, ids, max_kept, per_progr
         tl.store(ids + (i * max_kept)[:, None] + place, id, mask=(keeps == 1) & (place < max_kept))
 
 
-def support(results, logits, stats, row, max_kept, num_rows, penalties, drafted):
+def support(results, logits, stats, row, max_kept, num_rows, views, drafted):
     ids, counts, bits = results
     M, words = bits.shape
-    rows, table = seen_rows(logits, penalties, drafted), launch.table(logits.size(1))
+    rows, table = seen_rows(logits, views, drafted), launch.table(logits.size(1))
     kept = launch.empty(rows, (M, table.chunk_count), torch.int32)
     per_program = table.per_program(M)
     grid = (launch.blocks(M, table.rows), launch.blocks(table.chunk_count, per_program))

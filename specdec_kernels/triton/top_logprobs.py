@@ -65,13 +65,13 @@ def put_logprobs(rows, N, num_rows, source, ids, logprobs):
         launch.run(put_logprobs_kernel, (launch.blocks(count, size),), 128, *args, ORDERS=ids is not None, BLOCK=size)
 
 
-def top_logprobs(results, logits, stats, k, tokens, num_rows, penalties, drafted):
+def top_logprobs(results, logits, stats, k, tokens, num_rows, views, drafted):
     ids, logprobs, token_logprobs, token_ranks = results
     N, m = token_ranks.shape
     tokens = contiguous(tokens)
     token_ranks.zero_()
     if N and k + m:
-        rows, table = seen_rows(logits, penalties, drafted), launch.table(logits.size(1))
+        rows, table = seen_rows(logits, views, drafted), launch.table(logits.size(1))
         side = launch.rows(rows, stats=stats)
         best = launch.empty(rows, (N, table.chunk_count), torch.int64)
         per_program = table.per_program(N)

@@ -13,7 +13,7 @@ from .chain.by_rule import request_kernel
 from .chain.draft_test import Drafts, Given, Out, dist_at, index_of, load_drafts, request_of, test_drafts
 from .chain.position import FLOATS, INTS, Positions
 from .core import launch
-from .core.arguments import GivenPenalties, GivenRows, row_memory, values
+from .core.arguments import GivenRows, GivenViews, row_memory, values
 from .core.draw import (
     DOMAIN_FINAL,
     EMPTY_RESIDUAL,
@@ -28,9 +28,9 @@ from .core.draw import (
 )
 from .core.launch import put_absent
 from .core.memory import Store, is_present, some
-from .core.penalties import Penalties
 from .core.row import LOG2E, chunks_of, finite_max, is_bad, scaled
 from .core.rows import entries, is_something, is_valid, prob, without
+from .core.views import Views
 from .row_stats import find_stats
 from .rules.rule import rules_of
 
@@ -193,8 +193,8 @@ class ChainRows:
     """The rows of one side: logits or probabilities, and the four floats of each if the caller gave them or read()
     computed them."""
 
-    def __init__(self, given: GivenRows, penalties: Penalties, layout: launch.Layout):
-        self.rows, self.layout, self.sampling = row_memory(given.logits, penalties), layout, given.sampling()
+    def __init__(self, given: GivenRows, views: Views, layout: launch.Layout):
+        self.rows, self.layout, self.sampling = row_memory(given.logits, views), layout, given.sampling()
         self.probs, self.stats = given.kind == 1, given.stats
         self.scratch, self.store = None, launch.NO_STORE
         self.finds = not self.probs and self.stats is None
@@ -226,7 +226,7 @@ def layout_of(draft_tokens, cu_draft, max_draft, bonus_tokens, num_requests) -> 
     return launch.Layout(B, max_draft, row, row, cu_draft.contiguous(), D, num_requests)
 
 
-def draft_rows(given: GivenRows, penalties: Penalties, layout: launch.Layout, by_rule: bool) -> ChainRows | None:
+def draft_rows(given: GivenRows, views: Views, layout: launch.Layout, by_rule: bool) -> ChainRows | None:
     """Return the draft's rows, given the target's layout; None if all drafts are one-hot."""
     if given.logits is None:
         return None
@@ -234,7 +234,7 @@ def draft_rows(given: GivenRows, penalties: Penalties, layout: launch.Layout, by
     ragged = layout.cu_draft is not None
     extra = int(B > 0 and positions.size(0) == layout.D + B) if ragged else int(positions.size(1) == layout.G + 1)
     scored = extra if by_rule else 0  # only rules read the draft's row after the last draft
-    return ChainRows(given, penalties, layout._replace(bonus=scored, extra=extra))
+    return ChainRows(given, views, layout._replace(bonus=scored, extra=extra))
 
 
 def launch_by_rule(walk, target, draft, rules, random, out, masses, block: bool, positions: int) -> None:
@@ -245,8 +245,8 @@ def launch_by_rule(walk, target, draft, rules, random, out, masses, block: bool,
         launch.empty(rows, (B, G + 1, FLOATS.value), torch.float64),
     )
     sides = target.argument(), launch.NO_ROWS if draft is None else draft.argument()
-    seen = any(side is not None and side.rows.penalties.ids is not None for side in (target, draft))
-    at_once = max(1, wider.at_once // 2) if seen else wider.at_once  # penalties need registers
+    seen = any(side is not None and side.rows.views.GIVEN.value for side in (target, draft))
+    at_once = max(1, wider.at_once // 2) if seen else wider.at_once  # views need registers
     sizes = wider.sizes(ROWS=1, CHUNKS=launch.table(rows.V).chunks, TOGETHER=at_once)
     constants = {"BLOCK": block, "SCORES_END": draft is not None and draft.layout.extra == 1, "POSITIONS": positions}
     args = (target.layout.count, G, *walk, *sides, rules, random, out, places, masses)
@@ -269,7 +269,7 @@ def launch_exact(walk, target, draft, random, out, sums, positions: int) -> None
 
 def verify_chain(
     results, target, draft_tokens, draft, cu_draft, max_draft, bonus_tokens, method, rule, alpha, rule_numbers,
-    seed, offset, uniforms, num_requests, target_penalties, draft_penalties,
+    seed, offset, uniforms, num_requests, target_views, draft_views,
 ):  # fmt: skip
     layout = layout_of(draft_tokens, cu_draft, max_draft, bonus_tokens, num_requests)
     rules = rules_of(rule, alpha, rule_numbers)
@@ -277,8 +277,8 @@ def verify_chain(
     if not B:
         return
     by_rule, block = rules.rule.data is not None, method == 1
-    penalties = target_penalties, draft_penalties
-    of_target, of_draft = (GivenPenalties(*x).of_chains(draft_tokens, cu_draft) for x in penalties)
+    views = target_views, draft_views
+    of_target, of_draft = (GivenViews(*x).of_chains(draft_tokens, cu_draft) for x in views)
     target = ChainRows(GivenRows(*target), of_target, layout)
     draft = draft_rows(GivenRows(*draft), of_draft, layout, by_rule)
     target.read()

@@ -6,13 +6,13 @@ import triton
 import triton.language as tl
 
 from .core import launch
-from .core.arguments import GivenPenalties, GivenRows, contiguous, row_memory, values
+from .core.arguments import GivenRows, GivenViews, contiguous, row_memory, values
 from .core.draw import Random
 from .core.launch import put_absent
 from .core.memory import is_present
-from .core.penalties import Penalties
 from .core.residual import FLOATS, INTS, Room, Sides
 from .core.row import widest
+from .core.views import Views
 from .tree.descend import GREEDY, TRAVERSAL, descend
 from .tree.traversal import FRAME_INTS, FRAME_REALS, Frames, traverse
 from .tree.tree import Tables, Tree
@@ -45,8 +45,8 @@ def verify_tree_kernel(
 class TreeRows:
     """The rows of one side, [B, rows of a request, V]."""
 
-    def __init__(self, given: GivenRows, penalties: Penalties, B: int):
-        self.rows, self.sampling, self.B = row_memory(given.logits, penalties), given.sampling(), B
+    def __init__(self, given: GivenRows, views: Views, B: int):
+        self.rows, self.sampling, self.B = row_memory(given.logits, views), given.sampling(), B
         self.count, self.probs, self.stats = given.logits.size(1), given.kind == 1, given.stats
 
     def argument(self, table):
@@ -87,7 +87,7 @@ def launch_walk(tables, shape, count, D, target, draft, random, out, method) -> 
 
 def verify_tree(
     results, parents, node_tokens, draft_nodes, first_child, next_sibling, target, draft, method, max_depth,
-    seed, offset, uniforms, num_requests, target_penalties, draft_penalties,
+    seed, offset, uniforms, num_requests, target_views, draft_views,
 ):  # fmt: skip
     B, N = parents.shape
     if not B:
@@ -97,8 +97,8 @@ def verify_tree(
     of_target, of_draft = GivenRows(*target), GivenRows(*draft)
     tables = (parents, node_tokens, of_target.row, of_draft.row, first_child, next_sibling, draft_nodes)
     tables = Tables(*map(contiguous, tables))
-    penalties = target_penalties, draft_penalties
-    on_target, on_draft = (GivenPenalties(*x).of_trees(tables.parents, tables.tokens) for x in penalties)
+    views = target_views, draft_views
+    on_target, on_draft = (GivenViews(*x).of_trees(tables.parents, tables.tokens) for x in views)
     target = TreeRows(of_target, on_target, B)
     draft = None if of_draft.logits is None else TreeRows(of_draft, on_draft, B)
     if method == GREEDY.value:

@@ -4,7 +4,7 @@
 // numbered in the order of their leaders.
 #pragma once
 
-#include "../../core/views.h"
+#include "../../core/arguments.h"
 
 namespace specdec {
 

@@ -3,7 +3,7 @@
 // finite entry.
 #pragma once
 
-#include "../../core/views.h"
+#include "../../core/arguments.h"
 
 namespace specdec {
 

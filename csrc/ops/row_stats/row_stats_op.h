@@ -2,7 +2,7 @@
 // Makes row_stats' parameters from its tensors, on any device. Run then does the work.
 #pragma once
 
-#include "../../binding/penalties.h"
+#include "../../binding/views.h"
 #include "../../binding/rows.h"
 
 namespace specdec {
@@ -17,7 +17,7 @@ struct LogitRows {
 
 template <void (*Run)(const LogitRows&, const Tensor& like)>
 Tensor row_stats_op(const Tensor& logits, SPECDEC_SAMPLING_ARGUMENTS(), const OptTensor& num_rows,
-                    SPECDEC_VIEWS_ARGUMENTS()) {
+                    SPECDEC_ROW_VIEWS_ARGUMENTS()) {
   const Op op("row_stats", logits);
   check_given(op, "logits", logits);
   LogitRows a;
@@ -32,6 +32,6 @@ Tensor row_stats_op(const Tensor& logits, SPECDEC_SAMPLING_ARGUMENTS(), const Op
 }
 
 template <void (*Run)(const LogitRows&, const Tensor& like)>
-using PlainRowStats = WithoutViews<&row_stats_op<Run>, kViewsArguments>;
+using PlainRowStats = WithoutViews<&row_stats_op<Run>, kRowViewsArguments>;
 
 }  // namespace specdec

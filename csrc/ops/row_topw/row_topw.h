@@ -4,7 +4,7 @@
 #pragma once
 
 #include "../../core/order.h"
-#include "../../core/views.h"
+#include "../../core/arguments.h"
 
 namespace specdec {
 

@@ -4,14 +4,14 @@
 
 #include <tuple>
 
-#include "../../binding/penalties.h"
+#include "../../binding/views.h"
 #include "row_topw.h"
 
 namespace specdec {
 
 template <void (*Run)(const RowTopW&, const Tensor& like)>
 std::tuple<Tensor, Tensor> row_topw_op(const Tensor& logits, const OptTensor& stats, const Tensor& score, int64_t w,
-                                       const OptTensor& num_rows, SPECDEC_VIEWS_ARGUMENTS()) {
+                                       const OptTensor& num_rows, SPECDEC_ROW_VIEWS_ARGUMENTS()) {
   const Op op("row_topw", logits);
   check_given(op, "logits", logits, "score", score);
   RowTopW a;
@@ -33,6 +33,6 @@ std::tuple<Tensor, Tensor> row_topw_op(const Tensor& logits, const OptTensor& st
 }
 
 template <void (*Run)(const RowTopW&, const Tensor& like)>
-using PlainRowTopw = WithoutViews<&row_topw_op<Run>, kViewsArguments>;
+using PlainRowTopw = WithoutViews<&row_topw_op<Run>, kRowViewsArguments>;
 
 }  // namespace specdec

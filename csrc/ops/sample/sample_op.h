@@ -4,7 +4,7 @@
 
 #include <tuple>
 
-#include "../../binding/penalties.h"
+#include "../../binding/views.h"
 #include "../../binding/rows.h"
 #include "sample.h"
 
@@ -15,7 +15,7 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, SPECDEC_SAMPL
                                              int64_t k, bool replacement, const OptTensor& seed,
                                              const OptTensor& offset, const OptTensor& slot, int64_t first_slot,
                                              const OptTensor& uniforms, const OptTensor& num_rows,
-                                             SPECDEC_VIEWS_ARGUMENTS()) {
+                                             SPECDEC_ROW_VIEWS_ARGUMENTS()) {
   const Op op("sample", logits);
   check_given(op, "logits", logits);
   Sample a;
@@ -44,6 +44,6 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, SPECDEC_SAMPL
 }
 
 template <void (*Run)(const Sample&, const Tensor& like)>
-using PlainSample = WithoutViews<&sample_op<Run>, kViewsArguments>;
+using PlainSample = WithoutViews<&sample_op<Run>, kRowViewsArguments>;
 
 }  // namespace specdec

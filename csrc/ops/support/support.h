@@ -2,7 +2,7 @@
 // The ids that a row's distribution keeps
 #pragma once
 
-#include "../../core/views.h"
+#include "../../core/arguments.h"
 
 namespace specdec {
 

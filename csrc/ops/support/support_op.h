@@ -4,14 +4,15 @@
 
 #include <tuple>
 
-#include "../../binding/penalties.h"
+#include "../../binding/views.h"
 #include "support.h"
 
 namespace specdec {
 
 template <void (*Run)(const Support&, const Tensor& like)>
 std::tuple<Tensor, Tensor, Tensor> support_op(const Tensor& logits, const Tensor& stats, const OptTensor& row,
-                                              int64_t max_kept, const OptTensor& num_rows, SPECDEC_VIEWS_ARGUMENTS()) {
+                                              int64_t max_kept, const OptTensor& num_rows,
+                                              SPECDEC_ROW_VIEWS_ARGUMENTS()) {
   const Op op("support", logits);
   check_given(op, "logits", logits, "stats", stats);
   Support a;
@@ -37,6 +38,6 @@ std::tuple<Tensor, Tensor, Tensor> support_op(const Tensor& logits, const Tensor
 }
 
 template <void (*Run)(const Support&, const Tensor& like)>
-using PlainSupport = WithoutViews<&support_op<Run>, kViewsArguments>;
+using PlainSupport = WithoutViews<&support_op<Run>, kRowViewsArguments>;
 
 }  // namespace specdec

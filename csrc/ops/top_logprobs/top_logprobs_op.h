@@ -4,7 +4,7 @@
 
 #include <tuple>
 
-#include "../../binding/penalties.h"
+#include "../../binding/views.h"
 #include "top_logprobs.h"
 
 namespace specdec {
@@ -12,7 +12,7 @@ namespace specdec {
 template <void (*Run)(const TopLogprobs&, const Tensor& like)>
 std::tuple<Tensor, Tensor, Tensor, Tensor> top_logprobs_op(const Tensor& logits, const Tensor& stats, int64_t k,
                                                            const OptTensor& tokens, const OptTensor& num_rows,
-                                                           SPECDEC_VIEWS_ARGUMENTS()) {
+                                                           SPECDEC_ROW_VIEWS_ARGUMENTS()) {
   const Op op("top_logprobs", logits);
   check_given(op, "logits", logits, "stats", stats);
   TopLogprobs a;
@@ -38,6 +38,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> top_logprobs_op(const Tensor& logits,
 }
 
 template <void (*Run)(const TopLogprobs&, const Tensor& like)>
-using PlainTopLogprobs = WithoutViews<&top_logprobs_op<Run>, kViewsArguments>;
+using PlainTopLogprobs = WithoutViews<&top_logprobs_op<Run>, kRowViewsArguments>;
 
 }  // namespace specdec

@@ -6,7 +6,7 @@
 
 #include <type_traits>
 
-#include "../../core/views.h"
+#include "../../core/arguments.h"
 
 namespace specdec {
 

@@ -116,8 +116,8 @@ SPECDEC_DEVICE void each_view(const VerifyChain& a, int64_t unit, const F& f) {
   for (int side = 0; side < 2; ++side) {
     const Rows& rows = side ? a.draft : a.target;
     const int64_t there = start < 0 ? rows.per_request : a.drafted(b) + rows.extra;
-    if (rows.penalties && i < there && rows.has_row(start, b, i))
-      f(side, rows.penalties, rows.index(start, b, i), rows.as_it_lies(start, b, i), b, i);
+    if (rows.views && i < there && rows.has_row(start, b, i))
+      f(side, rows.views, rows.index(start, b, i), rows.as_it_lies(start, b, i), b, i);
   }
 }
 

@@ -4,7 +4,7 @@
 
 #include <tuple>
 
-#include "../../binding/penalties.h"
+#include "../../binding/views.h"
 #include "../../binding/rows.h"
 #include "../../binding/rule_arguments.h"
 #include "../../binding/verification.h"
@@ -125,12 +125,14 @@ inline void check_positions(const Op& op, const VerifyChain& a, const Tensor& lo
   if (a.cu_draft && values_at_hand(op)) check_cu_draft(op, a.cu_draft, a.B, a.D, a.G, a.present);
 }
 
-// The penalties of row i count the i drafts before it.
-inline void take_windows(const VerifyChain& a, Penalties& penalties) {
-  if (!penalties) return;
-  penalties.window = a.draft_tokens;
-  penalties.window_stride = a.draft_tokens_stride;
-  penalties.starts = a.cu_draft, penalties.D = a.D;
+// Sets the views of both sides. Row i has the window of the i drafts before it.
+inline void take_views(const Op& op, VerifyChain& a, const GivenViews& of_target, const GivenViews& of_draft) {
+  const Window window{a.draft_tokens, a.draft_tokens_stride, a.cu_draft, a.D, {}, 0};
+  const bool ragged = bool(a.cu_draft);
+  const Positions positions =
+      ragged ? Positions{a.B, -1, a.D + a.B, "[R]"} : Positions{a.B, a.G + 1, a.B * (a.G + 1), "[B, G+1]"};
+  take_views(op, a.target, of_target, positions, window, a.present);
+  take_views(op, a.draft, of_draft, positions, window, a.present);
 }
 
 inline Prepared<VerifyChain> prepare_verify_chain(SPECDEC_ROWS_ARGUMENTS(Tensor, target), const Tensor& draft_tokens,
@@ -139,8 +141,8 @@ inline Prepared<VerifyChain> prepare_verify_chain(SPECDEC_ROWS_ARGUMENTS(Tensor,
                                                   const OptTensor& rule, const OptTensor& alpha,
                                                   const OptNumbers& rule_numbers, const OptTensor& seed,
                                                   const OptTensor& offset, const OptTensor& uniforms,
-                                                  const OptTensor& num_requests, SPECDEC_PENALTIES_ARGUMENTS(target_),
-                                                  SPECDEC_PENALTIES_ARGUMENTS(draft_)) {
+                                                  const OptTensor& num_requests, SPECDEC_VIEWS_ARGUMENTS(target_),
+                                                  SPECDEC_VIEWS_ARGUMENTS(draft_)) {
   const Op op(VerifyChain::kName, target_logits);
   check_given(op, "target_logits", target_logits, "draft_tokens", draft_tokens);
   const GivenRows target = SPECDEC_GIVEN_ROWS(target), draft = SPECDEC_GIVEN_ROWS(draft);
@@ -161,9 +163,7 @@ inline Prepared<VerifyChain> prepare_verify_chain(SPECDEC_ROWS_ARGUMENTS(Tensor,
     a.draft = draft_rows(op, a, draft, of_draft);
   else
     check_missing(op, draft, of_draft);
-  take_penalties(op, a.target, SPECDEC_GIVEN_PENALTIES("target", target_), B, a.present);
-  take_penalties(op, a.draft, SPECDEC_GIVEN_PENALTIES("draft", draft_), B, a.present);
-  take_windows(a, a.target.penalties), take_windows(a, a.draft.penalties);
+  take_views(op, a, SPECDEC_GIVEN_VIEWS("target", target_), SPECDEC_GIVEN_VIEWS("draft", draft_));
 
   check(method == 0 || method == 1, op, "method must be 0 (token) or 1 (block), got ", method);
   a.block = method == 1;
@@ -179,7 +179,7 @@ template <void (*Run)(const VerifyChain&, const Tensor& like)>
 using VerifyChainOp = Verification<&prepare_verify_chain, Run, std::tuple<Tensor, Tensor, Tensor, Tensor>>;
 
 template <void (*Run)(const VerifyChain&, const Tensor& like)>
-using PlainVerifyChain = Verification<&WithoutViews<&prepare_verify_chain, 2 * kPenaltiesArguments>::call, Run,
+using PlainVerifyChain = Verification<&WithoutViews<&prepare_verify_chain, 2 * kViewsArguments>::call, Run,
                                       std::tuple<Tensor, Tensor, Tensor, Tensor>>;
 
 }  // namespace specdec

@@ -113,10 +113,10 @@ class DraftDists {
   bool held_ = false;  // the executor holds the sums of `rest`
 
  private:
-  // A key for a draft row as the children of a node see it. With penalties, its upper half is the node.
+  // A key for a draft row as the children of a node see it. With views, its upper half is the node.
   SPECDEC_HD int64_t seen(int64_t row, int64_t parent) const {
     const int64_t there = row < a.draft.per_request ? row : a.draft.per_request;
-    return a.draft.penalties ? there | parent << 32 : there;
+    return a.draft.views ? there | parent << 32 : there;
   }
 
   int64_t known_row_ = -1;

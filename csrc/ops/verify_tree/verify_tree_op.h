@@ -4,7 +4,7 @@
 
 #include <tuple>
 
-#include "../../binding/penalties.h"
+#include "../../binding/views.h"
 #include "../../binding/rows.h"
 #include "../../binding/rule_arguments.h"
 #include "../../binding/verification.h"
@@ -85,12 +85,13 @@ inline Rows tree_rows(const Op& op, const VerifyTree& a, const GivenRows& given,
   return rows(op, given, sampling, {{"B", a.B}, nodes}, dims);
 }
 
-// The penalties of a row count the nodes on the way from the root to its position.
-inline void take_windows(const VerifyTree& a, Penalties& penalties) {
-  if (!penalties) return;
-  penalties.window = a.node_tokens.values, penalties.window_stride = a.node_tokens.batch;
-  penalties.parents = a.parents.values, penalties.parents_stride = a.parents.batch;
-  penalties.window.stride = a.node_tokens.row, penalties.parents.stride = a.parents.row;
+// Sets the views of both sides. A row has the window of the nodes on the way from the root to its position.
+inline void take_views(const Op& op, VerifyTree& a, const GivenViews& of_target, const GivenViews& of_draft) {
+  Window window{a.node_tokens.values, a.node_tokens.batch, {}, 0, a.parents.values, a.parents.batch};
+  window.tokens.stride = a.node_tokens.row, window.parents.stride = a.parents.row;
+  const Positions positions{a.B, a.N, a.B * a.N, "[B, N]"};
+  take_views(op, a.target, of_target, positions, window, a.present);
+  take_views(op, a.draft, of_draft, positions, window, a.present);
 }
 
 inline Prepared<VerifyTree> prepare_verify_tree(
@@ -98,7 +99,7 @@ inline Prepared<VerifyTree> prepare_verify_tree(
     const OptTensor& next_sibling, SPECDEC_ROWS_ARGUMENTS(Tensor, target), SPECDEC_ROWS_ARGUMENTS(OptTensor, draft),
     int64_t method, int64_t max_depth, const OptTensor& rule, const OptTensor& alpha, const OptNumbers& rule_numbers,
     const OptTensor& seed, const OptTensor& offset, const OptTensor& uniforms, const OptTensor& num_requests,
-    SPECDEC_PENALTIES_ARGUMENTS(target_), SPECDEC_PENALTIES_ARGUMENTS(draft_)) {
+    SPECDEC_VIEWS_ARGUMENTS(target_), SPECDEC_VIEWS_ARGUMENTS(draft_)) {
   const Op op(VerifyTree::kName, target_logits);
   check_given(op, "parents", parents, "node_tokens", node_tokens, "target_logits", target_logits);
   const GivenRows target = SPECDEC_GIVEN_ROWS(target), draft = SPECDEC_GIVEN_ROWS(draft);
@@ -117,9 +118,7 @@ inline Prepared<VerifyTree> prepare_verify_tree(
     a.draft = tree_rows(op, a, draft, of_draft);
   else
     check_missing(op, draft, of_draft);
-  take_penalties(op, a.target, SPECDEC_GIVEN_PENALTIES("target", target_), B, a.present);
-  take_penalties(op, a.draft, SPECDEC_GIVEN_PENALTIES("draft", draft_), B, a.present);
-  take_windows(a, a.target.penalties), take_windows(a, a.draft.penalties);
+  take_views(op, a, SPECDEC_GIVEN_VIEWS("target", target_), SPECDEC_GIVEN_VIEWS("draft", draft_));
 
   a.rules = rules(op, rule, alpha, {op, "rule_numbers", rule_numbers, 3}, B);
   check_tree_rules(op, a);
@@ -133,7 +132,7 @@ template <void (*Run)(const VerifyTree&, const Tensor& like)>
 using VerifyTreeOp = Verification<&prepare_verify_tree, Run, std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>>;
 
 template <void (*Run)(const VerifyTree&, const Tensor& like)>
-using PlainVerifyTree = Verification<&WithoutViews<&prepare_verify_tree, 2 * kPenaltiesArguments>::call, Run,
+using PlainVerifyTree = Verification<&WithoutViews<&prepare_verify_tree, 2 * kViewsArguments>::call, Run,
                                      std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>>;
 
 }  // namespace specdec

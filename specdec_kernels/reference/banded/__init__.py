@@ -16,12 +16,12 @@ import torch
 
 from ..law import numpy_rows
 from ..padded import padded, present
-from ..penalties import seen_rows
 from ..row_stats import params_of_rows
 from ..rows import first_sampling, rows_of
 from ..sample import sample as plain_sample
 from ..verify_chain import verify_chain as plain_chain
 from ..verify_tree import verify_tree as plain_tree
+from ..views import seen_rows
 from .walks import GivenUniforms, top_p_margin
 
 __all__ = ["sample", "verify_chain", "verify_tree"]

@@ -9,9 +9,9 @@ import triton.language as tl
 
 from ..core.draw import DOMAIN_ACCEPT, INVALID_DRAFT, INVALID_ROW, uniform_of
 from ..core.memory import get_value, names_row, number_of, span
-from ..core.penalties import seen
 from ..core.row import Dist, widest
 from ..core.rows import accept_test, is_draft_prob, is_something, is_valid, one_hot, prob
+from ..core.views import seen
 from ..row_stats import dist
 
 
@@ -112,7 +112,7 @@ def dist_at(side, drafts, x, i, there, token, S):
         if side.store.row is not None:
             token = tl.where(row == -1, token, -1)
             there = there & names_row(side.store, row)
-        d = dist(side, x.b, seen(side.penalties, row, i), index, there, False, S)
+        d = dist(side, x.b, seen(side.views, row, i), index, there, False, S)
         return Dist(d.row, tl.where(there, d.hot, token), d.stats)
 
 

@@ -11,8 +11,8 @@ from specdec_kernels.registry import NOT_GIVEN
 
 from . import launch
 from .memory import Values
-from .penalties import Penalties
 from .row import Sampling
+from .views import Views
 
 INTEGERS = (torch.int64, torch.int32)
 
@@ -22,12 +22,12 @@ class RowMemory(NamedTuple):
     V: int
     batch_stride: int
     row_stride: int
-    penalties: Penalties = launch.NO_PENALTIES
+    views: Views = launch.NO_VIEWS
 
 
-def row_memory(t: torch.Tensor, penalties: Penalties = launch.NO_PENALTIES) -> RowMemory:
+def row_memory(t: torch.Tensor, views: Views = launch.NO_VIEWS) -> RowMemory:
     """Return the memory of rows [N, V] or [B, rows, V]."""
-    return RowMemory(t, t.size(-1), t.stride(0), t.stride(-2), penalties)
+    return RowMemory(t, t.size(-1), t.stride(0), t.stride(-2), views)
 
 
 def contiguous(t: torch.Tensor | None) -> torch.Tensor | None:
@@ -83,8 +83,8 @@ class GivenRows(NamedTuple):
         return sampling(*self[1:6])
 
 
-class GivenPenalties(NamedTuple):
-    """The penalties of one side as the dispatcher passes them (csrc/binding/penalties.h)."""
+class GivenViews(NamedTuple):
+    """The views of one side as the dispatcher passes them (csrc/binding/views.h)."""
 
     repetition: torch.Tensor | None
     frequency: torch.Tensor | None
@@ -93,34 +93,64 @@ class GivenPenalties(NamedTuple):
     history_ids: torch.Tensor | None
     history_counts: torch.Tensor | None
     history_row: torch.Tensor | None
+    bias_ids: torch.Tensor | None
+    bias_values: torch.Tensor | None
+    bias_row: torch.Tensor | None
 
-    def of_windows(self, *window) -> Penalties:
-        """Return the Penalties; `window` has their last fields."""
+    def of_windows(self, positions, *window) -> Views:
+        """Return the Views. positions: Positions of the call; `window` has the last fields."""
+        if self.history_ids is None and self.bias_ids is None:
+            return launch.NO_VIEWS
+        return Views(launch.FLAGS[True], *self.penalties(), *self.bias(positions), *window)
+
+    def penalties(self) -> tuple:
         ids, counts = self.history_ids, self.history_counts
         if ids is None:
-            return launch.NO_PENALTIES
+            return (*[launch.NO_VALUES] * 3, *[None] * 6, launch.NO_VALUES)
         amounts = [
             values(t) if x is None else Values(x, None) for t, x in zip(self[:3], numbers(self.penalty_numbers, 3))
         ]
-        sizes = (*ids.shape, ids.stride(0), counts.stride(0))
         row = launch.NO_VALUES if self.history_row is None else Values(self.history_row.contiguous(), True)
-        return Penalties(*amounts, ids, counts, *sizes, row, *window)
+        return *amounts, ids, counts, *ids.shape, ids.stride(0), counts.stride(0), row
 
-    def of_chains(self, draft_tokens: torch.Tensor, cu_draft: torch.Tensor | None) -> Penalties:
+    def bias(self, positions: Positions) -> tuple:
+        if self.bias_ids is None:
+            return (*[None] * 5, launch.NO_VALUES, None, None)
+        ids, of_all = self.bias_ids.contiguous(), self.bias_values.contiguous()
+        count, row = len(ids), launch.NO_VALUES
+        if self.bias_row is not None:
+            count, row = self.bias_row.numel(), Values(self.bias_row.contiguous(), True)
+            of_requests = self.bias_row.dim() == 1 and count == positions.B
+        else:
+            of_requests = count == positions.B
+        strides = (1, 0) if of_requests else (positions.each, 1)
+        return ids, of_all, *ids.shape, ids.size(1), row, *strides
+
+    def of_chains(self, draft_tokens: torch.Tensor, cu_draft: torch.Tensor | None) -> Views:
         if cu_draft is None:
-            return self.of_windows(draft_tokens, *draft_tokens.stride(), None, 0, None, 0)
-        D = draft_tokens.size(0)
-        return self.of_windows(draft_tokens, 0, draft_tokens.stride(0), cu_draft.contiguous(), D, None, 0)
+            B, G = draft_tokens.shape
+            return self.of_windows(Positions(B, G + 1), draft_tokens, *draft_tokens.stride(), None, 0, None, 0)
+        D, starts = draft_tokens.size(0), cu_draft.contiguous()
+        positions = Positions(len(starts) - 1, 0)
+        return self.of_windows(positions, draft_tokens, 0, draft_tokens.stride(0), starts, D, None, 0)
 
-    def of_trees(self, parents: torch.Tensor, node_tokens: torch.Tensor) -> Penalties:
-        """Return the Penalties of trees. Both tensors are contiguous [B, N]."""
-        return self.of_windows(node_tokens, node_tokens.size(1), 1, None, 0, parents, 0)
+    def of_trees(self, parents: torch.Tensor, node_tokens: torch.Tensor) -> Views:
+        """Return the Views of trees. Both tensors are contiguous [B, N]."""
+        B, N = node_tokens.shape
+        return self.of_windows(Positions(B, N), node_tokens, N, 1, None, 0, parents, 0)
 
 
-def seen_rows(t: torch.Tensor, penalties, drafted: torch.Tensor | None) -> RowMemory:
-    """Return the memory of rows [N, V] under penalties, after the tokens `drafted` [N, n]."""
+class Positions(NamedTuple):
+    """The positions of a call: `each` of B requests; 0 if requests are ragged."""
+
+    B: int
+    each: int
+
+
+def seen_rows(t: torch.Tensor, views, drafted: torch.Tensor | None) -> RowMemory:
+    """Return the memory of rows [N, V] with views, after the tokens `drafted` [N, n]."""
     strides, n = ((0, 0), 0) if drafted is None else (drafted.stride(), drafted.size(1))
-    return row_memory(t, GivenPenalties(*penalties).of_windows(drafted, *strides, None, 0, None, n))
+    return row_memory(t, GivenViews(*views).of_windows(Positions(len(t), 1), drafted, *strides, None, 0, None, n))
 
 
 def row_pair(p, p_stats, q, q_stats) -> tuple:

@@ -15,8 +15,8 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from .memory import Store, Values, is_present
-from .penalties import Penalties
 from .row import Rows, Sampling, Scratch, Sizes
+from .views import Views
 
 CHUNK = 1024
 
@@ -156,8 +156,8 @@ FLAGS = {False: tl.constexpr(False), True: tl.constexpr(True)}
 NO_VALUES = Values(None, None)
 NO_SAMPLING = Sampling(*[NO_VALUES] * 4)
 NO_SCRATCH, NO_STORE = Scratch(None, None), Store(None, None, None, None)
-NO_PENALTIES = Penalties(*[NO_VALUES] * 3, *[None] * 6, NO_VALUES, *[None] * 7)
-NO_ROWS = Rows(None, 0, 0, 0, False, None, NO_SAMPLING, NO_SCRATCH, FLAGS[False], NO_STORE, NO_PENALTIES)
+NO_VIEWS = Views(FLAGS[False], *[NO_VALUES] * 3, *[None] * 6, NO_VALUES, *[None] * 5, NO_VALUES, *[None] * 9)
+NO_ROWS = Rows(None, 0, 0, 0, False, None, NO_SAMPLING, NO_SCRATCH, FLAGS[False], NO_STORE, NO_VIEWS)
 
 
 def rows(
@@ -169,7 +169,7 @@ def rows(
     extra = layout is not None and layout.extra > 0
     return Rows(
         memory.data, memory.V, batch_stride, memory.row_stride, extra, stats, sampling, scratch, FLAGS[probs], store,
-        memory.penalties,
+        memory.views,
     )  # fmt: skip
 
 

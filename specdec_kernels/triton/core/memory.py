@@ -91,6 +91,35 @@ def names_row(store, number):
 
 
 @triton.jit
+def _offset(side, b, row):
+    """Return where a row begins. Triton derives its divisibility from the strides, so loads of rows can be wide."""
+    row = tl.maximum(row, 0)
+    if side.views.GIVEN:
+        row &= 0xFFFFFFFF  # the upper half is its window: views.py
+    if side.store.row is None:
+        return b * side.batch_stride + row * side.row_stride
+    elif side.store.K is None:
+        return row * side.row_stride
+    else:
+        return (row // side.store.K) * side.batch_stride + (row % side.store.K) * side.row_stride
+
+
+@triton.jit
+def lying_chunk(side, b, row, begin, mask, other, S):
+    """Return the entries of rows of the requests b from ids `begin` [ROWS] on, as they lie: float32 [ROWS, WIDTH].
+
+    Only this function and lying_entry read the memory of rows."""
+    at = (_offset(side, b, row) + begin)[:, None] + tl.arange(0, S.WIDTH)[None, :]
+    return tl.load(side.data + at, mask=mask, other=other).to(tl.float32)
+
+
+@triton.jit
+def lying_entry(side, b, row, v, mask, other):
+    """Return the entries of rows at ids v as they lie, in float32."""
+    return get_value(side.data + _offset(side, b, row) + v, mask, other).to(tl.float32)
+
+
+@triton.jit
 def is_present(count, b):
     """Return whether row or request b is present. count: how many are, [1]; None if all are."""
     if count is None:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .memory import get_value, hidden_zero, put_value
-from .penalties import penalised_chunk, penalised_entry, seen, unseen
+from .memory import get_value, hidden_zero, lying_chunk, lying_entry, put_value
+from .views import seen, seen_chunk, seen_entry
 
 CHUNK = tl.constexpr(1024)
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -74,7 +74,7 @@ class Rows(NamedTuple):
     scratch: Any
     PROBS: Any
     store: Any  # Store
-    penalties: Any  # Penalties
+    views: Any  # Views
 
 
 class RowStats(NamedTuple):
@@ -157,49 +157,32 @@ def widest(target, draft):
 @triton.jit
 def row_seen(side, n):
     """Return the index of request n's row, of which it has only one."""
-    return seen(side.penalties, n * 0, n * 0)
-
-
-@triton.jit
-def _offset(side, b, row):
-    """Return where a row begins. Triton derives its divisibility from the strides, so loads of rows can be wide."""
-    row = unseen(side.penalties, tl.maximum(row, 0))
-    if side.store.row is None:
-        return b * side.batch_stride + row * side.row_stride
-    elif side.store.K is None:
-        return row * side.row_stride
-    else:
-        return (row // side.store.K) * side.batch_stride + (row % side.store.K) * side.row_stride
+    return seen(side.views, n * 0, n * 0)
 
 
 @triton.jit
 def load_chunk(side, b, row, c, alive, other, S):
-    """Return chunks c [ROWS] of rows of the requests b as float32 [ROWS, WIDTH], `other` outside the row.
-
-    Only this function and load_entry read rows, so a view of rows is applied in them.
-    """
-    lane = tl.arange(0, S.WIDTH)
+    """Return chunks c [ROWS] of rows as the requests b see them, in float32 [ROWS, WIDTH], `other` outside the row."""
     begin = c * CHUNK
-    inside = (lane[None, :] < (side.V - begin)[:, None]) & alive[:, None]
-    at = (_offset(side, b, row) + begin)[:, None] + lane[None, :]
-    z = tl.load(side.data + at, mask=inside, other=other).to(tl.float32)
-    if side.penalties.ids is None:
+    inside = (tl.arange(0, S.WIDTH)[None, :] < (side.V - begin)[:, None]) & alive[:, None]
+    z = lying_chunk(side, b, row, begin, inside, other, S)
+    if not side.views.GIVEN:
         return z
     else:
         begin = begin.to(tl.int64)
         end = tl.minimum(begin + S.WIDTH, side.V)
-        at = side.data + _offset(side, b, row)
-        return penalised_chunk(side.penalties, at, b, row, begin, end, alive & (row >= 0), z)
+        return seen_chunk(side, b, row, begin, end, alive & (row >= 0), z)
 
 
 @triton.jit
 def load_entry(side, b, row, v, mask, other):
-    """Return the entries of rows at ids v as float32. Where `mask` is set, v must be in the vocabulary."""
-    z = get_value(side.data + _offset(side, b, row) + v, mask, other).to(tl.float32)
-    if side.penalties.ids is None:
+    """Return the entries of rows at ids v as the requests b see them. Where `mask` is set, v must be in the
+    vocabulary."""
+    z = lying_entry(side, b, row, v, mask, other)
+    if not side.views.GIVEN:
         return z
     else:
-        return penalised_entry(side.penalties, b, row, v, mask, z)
+        return seen_entry(side.views, b, row, v, mask, z)
 
 
 @triton.jit

@@ -19,10 +19,10 @@ from ..core.draw import (
     uniform_of,
 )
 from ..core.memory import put_value, some
-from ..core.penalties import seen
 from ..core.residual import Residual, chunk, sum_chunks
 from ..core.row import LOG2E, chunks_of, scaled
 from ..core.rows import choose, is_valid, one_hot, prob
+from ..core.views import seen
 from ..row_stats import dist
 from .tree import look_up, parent_of
 
@@ -59,7 +59,7 @@ def target_dist(tree, sides, b, node, on, GREEDY: tl.constexpr, S):
         row = look_up(tree.tables.target_row, b * tree.N + node, on)
     there = on & (row >= 0) & (row < tree.target_count)
     target = sides.target
-    p = dist(target, b, seen(target.penalties, row, node), b * tree.target_count + row, there, GREEDY, S)
+    p = dist(target, b, seen(target.views, row, node), b * tree.target_count + row, there, GREEDY, S)
     held = on & False
     if target.stats is None and not target.PROBS and not GREEDY:
         held = on & (p.hot < 0) & is_valid(target, p)
@@ -95,7 +95,7 @@ def draft_dist(tree, sides, b, child, token, known, on, S):
     if sides.draft.data is not None:
         row = draft_row(tree, b, child, on)
         drawn = on & (row >= 0)
-        as_seen = seen(sides.draft.penalties, row, parent_of(tree, b, child, drawn))
+        as_seen = seen(sides.draft.views, row, parent_of(tree, b, child, drawn))
         unknown = drawn & (as_seen != known.row)
         if some(unknown):
             there = unknown & (row < tree.draft_count)

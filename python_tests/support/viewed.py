@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random calls with penalties, and the same calls on float32 rows that are written out in full."""
+"""Random calls whose rows have views, and the same calls on float32 rows that are written out in full."""
 
 import functools
 import math
@@ -11,10 +11,11 @@ from torch.utils import _pytree
 
 import specdec_kernels as sk
 from specdec_kernels.reference.padded import present
-from specdec_kernels.reference.penalties import seen_nodes, written_out
+from specdec_kernels.reference.views import seen_nodes, unseen, written_out
 from specdec_kernels.registry import CHAIN_METHODS, TREE_METHODS
 from specdec_kernels.rows import Rows
 
+INTEGERS = (torch.int32, torch.int64)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -30,6 +31,31 @@ def penalties(rng, n, V, *, row=None):
         for low, high in ((0.5, 2.0), (-0.5, 1.0), (-1.0, 1.5))
     ]
     return sk.Penalties(*amounts, ids=ids, counts=counts, row=at)
+
+
+def bias(rng, n, V, positions=()):
+    """A bias of n requests or rows, whose positions have the shape `positions`: lists of requests, of positions or in
+    slots; with repeats, pads, ids that the vocabulary lacks and forbidden ones."""
+    count, length = math.prod(positions) if positions else n, rng.choice((0, 1, 5, 40))
+    S, row = rng.choice((n, count)), None
+    if rng.random() < 0.5:
+        S = rng.choice((1, 3))
+        shape = rng.choice(((n,), positions or (n,)))
+        row = torch.tensor([rng.randrange(-1, S) for _ in range(math.prod(shape))], dtype=rng.choice(INTEGERS))
+        row = row.reshape(shape)
+    near = [*range(min(V, 4)), V - 1, V, -1, (1 << 31) - 1]
+    ids = [[rng.choice((rng.randrange(V), rng.choice(near))) for _ in range(length)] for _ in range(S)]
+    values = [[rng.choice((rng.gauss(0, 3), rng.gauss(0, 3), 0.0, -math.inf)) for _ in range(length)] for _ in range(S)]
+    ids, values = (torch.tensor(x, dtype=t).reshape(S, length)
+                   for x, t in ((ids, rng.choice(INTEGERS)), (values, torch.float32)))  # fmt: skip
+    return sk.Bias(ids, values, row)
+
+
+def views(rng, n, V, positions=()):
+    """The fields of a side's views, of which it has one or both."""
+    kinds = rng.choice(("penalties", "bias", "both", "both"))
+    of_penalties = penalties(rng, n, V, row=rng.choice((None, 3))) if kinds != "bias" else None
+    return {"penalties": of_penalties, "bias": bias(rng, n, V, positions) if kinds != "penalties" else None}
 
 
 def normal(rng, *shape):
@@ -58,16 +84,16 @@ def sampling(rng, n):
 def flat_call(op, rng):
     """A call of an op on rows [N, V] -> (its arguments, those on rows written out)."""
     N, V = rng.randrange(1, 5), vocabulary(rng)
-    view = penalties(rng, N, V, row=rng.choice((None, 3)))
+    of = views(rng, N, V)
     n = rng.randrange(4)
-    if rng.random() < 0.7:
-        drafted = [[rng.choice((-1, rng.randrange(V), rng.randrange(min(V, 3)))) for _ in range(n)] for _ in range(N)]
-        dtype = rng.choice((torch.int32, torch.int64))
-        view = view._replace(drafted=torch.tensor(drafted, dtype=dtype).reshape(N, n))
+    windows = [()] * N
+    if of["penalties"] is not None and rng.random() < 0.7:
+        windows = [[rng.choice((-1, rng.randrange(V), rng.randrange(min(V, 3)))) for _ in range(n)] for _ in range(N)]
+        drafted = torch.tensor(windows, dtype=rng.choice(INTEGERS)).reshape(N, n)
+        of["penalties"] = of["penalties"]._replace(drafted=drafted)
     rows = Rows(normal(rng, N, V).to(rng.choice(DTYPES)), **sampling(rng, N))
     call = {"num_rows": torch.tensor([rng.randrange(N + 1)])} if rng.random() < 0.2 else {}
-    windows = [()] * N if view.drafted is None else view.drafted.tolist()
-    plain = rows._replace(logits=written_out(rows.logits, view, windows, range(N)))
+    plain = rows._replace(logits=written_out(rows.logits, rows._replace(**of), windows, range(N), N))
     if op == "sample":
         uniforms = torch.tensor([[rng.random() for _ in range(3)] for _ in range(N)], dtype=torch.float64)
         call |= {"k": 3, "replacement": rng.random() < 0.5, "uniforms": uniforms}
@@ -84,7 +110,7 @@ def flat_call(op, rng):
     if op == "support" and rng.random() < 0.5:  # rows by number
         row = torch.tensor([rng.randrange(-1, N + 1) for _ in range(rng.randrange(1, 6))])
         rows, plain = rows._replace(row=row), plain._replace(row=row)
-    return {"rows": rows._replace(penalties=view), **call}, {"rows": plain, **call}
+    return {"rows": rows._replace(**of), **call}, {"rows": plain, **call}
 
 
 def chain_call(rng):
@@ -119,13 +145,14 @@ def chain_call(rng):
             continue
         counts = [g + extra for g in (lengths if ragged else [G] * B)]
         first = rng.random() < 0.7 or side == "target"
-        view = penalties(rng, B, V, row=rng.choice((None, 3))) if first else None
-        rows, out = side_of(rng, view, counts, drafts, V, B, ragged, present(call.get("num_requests"), B))
+        shape = (sum(lengths) + B,) if ragged else (B, G + 1)
+        of = views(rng, B, V, shape) if first else {}
+        rows, out = side_of(rng, of, counts, drafts, V, B, ragged, present(call.get("num_requests"), B))
         seen[side], plain[side] = rows, out
     return seen, plain
 
 
-def side_of(rng, view, counts, drafts, V, B, ragged, there):
+def side_of(rng, of, counts, drafts, V, B, ragged, there):
     """One side: its rows as they lie, perhaps in a store that positions share, and written out by position."""
     R = sum(counts)
     few = max(1, V // 4)
@@ -141,7 +168,9 @@ def side_of(rng, view, counts, drafts, V, B, ragged, there):
     windows = [drafts[b][:i] for b, n in enumerate(counts) for i in range(n)]
     requests = [b for b, n in enumerate(counts) for _ in range(n)]
     lying = kept[number]
-    out = written_out(lying, view, windows, requests) if R else lying.float()
+    firsts = [sum(map(len, drafts[:b])) + b if ragged else b * (len(drafts[b]) + 1) for b in range(B)]
+    positions = [firsts[b] + i for b, n in enumerate(counts) for i in range(n)]
+    out = written_out(lying, Rows(lying, **of), windows, requests, B, positions).float()
     lead = (R,) if ragged else (B, counts[0])
     given = sampling(rng, B)
     plain = Rows(out.view(*lead, V), **given)
@@ -150,7 +179,7 @@ def side_of(rng, view, counts, drafts, V, B, ragged, there):
     if not store and R and rng.random() < 0.25:  # stats of the viewed rows
         stats = sk.row_stats(Rows(out, temperature=0.8)).view(*lead, 4)
         rows, plain = Rows(rows.logits, stats=stats), Rows(plain.logits, stats=stats)
-    return rows._replace(penalties=view), plain
+    return rows._replace(**of), plain
 
 
 def tree_call(rng):
@@ -180,15 +209,20 @@ def tree_call(rng):
             rows = Rows(rows.logits, row=rows.row)
         if side == "draft":  # drafts of what is likely there
             rows.logits[..., :few] += 2
-        view = penalties(rng, B, V, row=rng.choice((None, 3))) if side == "target" or rng.random() < 0.7 else None
+        of = views(rng, B, V, (B, N)) if side == "target" or rng.random() < 0.7 else {}
         if side == "target" and not by_number:
             number = torch.arange(N).expand(B, N)
         positions = number.new_tensor(range(N)).expand(B, N) if side == "target" else parents
         seen[side] = plain[side] = rows
-        if view is not None:
-            seen[side] = rows._replace(penalties=view)
-            plain[side] = seen_nodes(seen[side], parents, tokens, number.tolist(), positions.tolist(), n)
+        if of:
+            seen[side] = rows._replace(**of)
+            plain[side] = written_nodes(seen[side], parents, tokens, number.tolist(), positions.tolist(), n)
     return seen, plain
+
+
+def written_nodes(*of_tree):
+    rows = seen_nodes(*of_tree)
+    return rows._replace(logits=rows.logits.float())
 
 
 def ahead_of_time(op, V=1100, B=3, G=2):
@@ -205,13 +239,14 @@ def ahead_of_time(op, V=1100, B=3, G=2):
         return
     z = normal(rng, B, V)
     seen, windows = Rows(z, penalties=view._replace(drafted=drafts)), drafts.tolist()
-    plain = Rows(written_out(z, view, windows, range(B)))
+    plain = Rows(written_out(z, seen, windows, range(B), B))
     if op == "row_stats":
         all_of = {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.01}
         filters = {name: torch.tensor([x] * B) for name, x in all_of.items()}
         yield {"rows": seen._replace(**filters)}, {"rows": plain._replace(**filters)}
         view = sk.Penalties(1.3, 0.5, 1.5, ids, counts, row=torch.tensor([2, 0, 0]))
-        yield {"rows": Rows(z, penalties=view)}, {"rows": Rows(written_out(z, view, [()] * B, range(B)))}
+        seen = Rows(z, penalties=view)
+        yield {"rows": seen}, {"rows": Rows(written_out(z, seen, [()] * B, range(B), B))}
         return
     if op in ("top_logprobs", "support"):
         stats = sk.row_stats(plain)
@@ -231,7 +266,7 @@ def verifications(op, rng, view, drafts, z, y, random_):
     target, draft = Rows(z, penalties=view), Rows(y, penalties=view)
     if op == "verify_chain":
         windows = [drafts[b, :i].tolist() for b in range(B) for i in range(G + 1)]
-        out = [Rows(written_out(x.flatten(0, 1), view, windows, requests).view_as(x)) for x in (z, y)]
+        out = [Rows(written_out(x.flatten(0, 1), target, windows, requests, B).view_as(x)) for x in (z, y)]
         rules = torch.tensor([0, 1, 6]), torch.tensor([[0.4, 0.5]] * B)
         for more in ({}, {"method": "block", "rule": rules[0], "alpha": rules[1]}):
             call = {"draft_tokens": drafts} | random_ | more
@@ -242,8 +277,8 @@ def verifications(op, rng, view, drafts, z, y, random_):
     number = torch.arange(G + 1).expand(B, G + 1).tolist()
     for method in ("kseq", "recursive", "recursive_without_replacement", "traversal"):
         call = {"tree": (parents, tokens), "method": method, "max_depth": G} | random_
-        plain = [seen_nodes(target, parents, tokens, number, number, B),
-                 seen_nodes(draft, parents, tokens, parents.tolist(), parents.tolist(), B)]  # fmt: skip
+        plain = [written_nodes(target, parents, tokens, number, number, B),
+                 written_nodes(draft, parents, tokens, parents.tolist(), parents.tolist(), B)]  # fmt: skip
         yield {"target": target, "draft": draft} | call, {"target": plain[0], "draft": plain[1]} | call
 
 
@@ -273,13 +308,13 @@ def differ(found, wanted):
 
 
 def bare(call):
-    """The call without penalties."""
-    return {name: x._replace(penalties=None) if isinstance(x, Rows) else x for name, x in call.items()}
+    """The call without views."""
+    return {name: unseen(x) if isinstance(x, Rows) else x for name, x in call.items()}
 
 
 def compared(op, backend, n):
     """Of n calls: those that differ from the call on rows written out, and how many differ from the call without
-    penalties."""
+    views."""
     run, wrong, changed = getattr(sk, op), [], 0
     for i in range(n):
         seen, plain = worker.here(call_of(op, i))
@@ -297,33 +332,53 @@ def hostile(rng, *shape, values, dtype):
     return x[: torch.Size(shape).numel()].reshape(shape)
 
 
+NUMBERS = (-(1 << 31), -2, -1, 0, 1, 2, 3, 40, (1 << 24) - 1, 1 << 24, (1 << 31) - 1)
+FAR = (*NUMBERS, -(1 << 63), 1 << 32, (1 << 63) - 1)
+AMOUNTS = (0.0, -1.0, 1.0, 1.5, 1e-38, 3e38, math.inf, -math.inf, math.nan)
+
+
+def hostile_penalties(rng, view, n):
+    fields = {name: hostile(rng, n, values=AMOUNTS, dtype=torch.float32) for name in view._fields[:3]}
+    fields["ids"] = hostile(rng, *view.ids.shape, values=NUMBERS, dtype=torch.int32)
+    if rng.random() < 0.3:
+        fields["ids"] = fields["ids"].sort(1).values
+    fields["counts"] = hostile(rng, *view.ids.shape, values=NUMBERS, dtype=torch.int32)
+    fields["row"] = hostile(rng, n, values=FAR, dtype=torch.int64)
+    if view.drafted is not None:
+        fields["drafted"] = hostile(rng, *view.drafted.shape, values=FAR, dtype=torch.int64)
+    return fields
+
+
+def hostile_bias(rng, view, n):
+    shape = (n,) if view.row is None else view.row.shape
+    return {
+        "ids": hostile(rng, *view.ids.shape, values=FAR, dtype=torch.int64),
+        "values": hostile(rng, *view.ids.shape, values=AMOUNTS, dtype=torch.float32),
+        "row": hostile(rng, *shape, values=FAR, dtype=torch.int64),
+    }
+
+
 def hostile_call(op, i):
-    """A call whose penalties, windows and trees hold what none should."""
+    """A call whose views, windows and trees hold what none should."""
     rng = random.Random(f"hostile {op} {i}")
     call, _ = call_of(op, rng.randrange(1 << 30))
-    numbers = (-(1 << 31), -2, -1, 0, 1, 2, 3, 40, (1 << 24) - 1, 1 << 24, (1 << 31) - 1)
-    far = (*numbers, -(1 << 63), 1 << 32, (1 << 63) - 1)
-    amounts = (0.0, -1.0, 1.0, 1.5, 1e-38, 3e38, math.inf, -math.inf, math.nan)
     for side, rows in call.items():
-        if not isinstance(rows, Rows) or rows.penalties is None:
+        if not isinstance(rows, Rows):
             continue
-        view = rows.penalties
         n = len(call["uniforms"]) if op.startswith("verify") else len(rows.logits)
-        fields = {name: hostile(rng, n, values=amounts, dtype=torch.float32) for name in view._fields[:3]}
-        fields["ids"] = hostile(rng, *view.ids.shape, values=numbers, dtype=torch.int32)
-        if rng.random() < 0.3:
-            fields["ids"] = fields["ids"].sort(1).values
-        fields["counts"] = hostile(rng, *view.ids.shape, values=numbers, dtype=torch.int32)
-        fields["row"] = hostile(rng, n, values=far, dtype=torch.int64)
-        if view.drafted is not None:
-            fields["drafted"] = hostile(rng, *view.drafted.shape, values=far, dtype=torch.int64)
-        call[side] = rows._replace(penalties=view._replace(**{k: x for k, x in fields.items() if rng.random() < 0.25}))
+        made = {"penalties": hostile_penalties, "bias": hostile_bias}
+        for field, make in made.items():
+            view = getattr(rows, field)
+            if view is not None:
+                fields = {name: x for name, x in make(rng, view, n).items() if rng.random() < 0.25}
+                rows = rows._replace(**{field: view._replace(**fields)})
+        call[side] = rows
     for name in ("draft_tokens", "cu_draft"):
         if name in call and rng.random() < 0.2:
-            call[name] = hostile(rng, *call[name].shape, values=far, dtype=torch.int64)
+            call[name] = hostile(rng, *call[name].shape, values=FAR, dtype=torch.int64)
     if "tree" in call and rng.random() < 0.4:
         parents, tokens = call["tree"]
-        call["tree"] = hostile(rng, *parents.shape, values=far, dtype=torch.int64), tokens
+        call["tree"] = hostile(rng, *parents.shape, values=FAR, dtype=torch.int64), tokens
     return call
 
 

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// A bias on some ids of a row: minus infinity forbids an id. Lists come in any order, and an id may occur in one twice.
+#pragma once
+
+#include <cmath>
+#include <memory>
+
+#include "window.h"
+
+namespace specdec {
+
+struct Bias {
+  Ints ids;                       // [S, I]; a negative id is padding
+  const float* values = nullptr;  // [S, I]
+  int64_t S = 0, n = 0, ids_stride = 0, values_stride = 0;
+  Ints row;  // the number of each request's or position's list, -1: none; null: the lists are in that order
+  int64_t request_stride = 1, position_stride = 0;  // of `row`, or of the lists
+
+#ifndef SPECDEC_IN_CUDA
+  struct Entry {
+    int32_t id;
+    float value;
+  };
+  std::shared_ptr<Entry[]> sorted;  // [S, I]: the lists that requests have, by ascending id. Set by binding/bias.h.
+#endif
+
+  SPECDEC_HD explicit operator bool() const { return bool(ids); }
+  // The number of the list at a position of request b
+  SPECDEC_HD int64_t list(const Window& window, int64_t b, int64_t position) const {
+    const bool ragged = position_stride != 0 && window.starts;
+    const int64_t first = ragged ? (window.start(b) + b) * position_stride : b * request_stride;
+    const int64_t at = first + position * position_stride;
+    return row ? row.at(at) : at;
+  }
+  SPECDEC_HD int64_t id(int64_t s, int64_t j) const { return ids.at(s * ids_stride + j * ids.stride); }
+  SPECDEC_HD float value(int64_t s, int64_t j) const { return values[s * values_stride + j]; }
+};
+
+}  // namespace specdec

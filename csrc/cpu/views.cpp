@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiled without contraction: each operation is rounded on its own, as in a copy of the row that is written out.
+#include "views.h"
+
+#include <algorithm>
+
+namespace specdec {
+namespace {
+
+// Ascending ids, whose pads, -1 or INT32_MAX, come last
+template <class IdAt>
+struct Ascending {
+  IdAt id_at;
+  int64_t n;
+
+  bool below(int64_t j, int64_t v) const { return int64_t(uint32_t(id_at(j))) < v; }
+  // The first place in [first, last) whose id is not below v
+  int64_t search(int64_t v, int64_t first, int64_t last) const {
+    while (first < last) {
+      const int64_t middle = (first + last) / 2;
+      below(middle, v) ? first = middle + 1 : last = middle;
+    }
+    return first;
+  }
+  // The first place in [0, n) whose id is not below v. `near` is a guess, usually right.
+  int64_t from(int64_t v, int64_t near) const {
+    if (near > n || (near > 0 && !below(near - 1, v))) return search(v, 0, std::min(near, n));
+    return near == n || !below(near, v) ? near : search(v, near, n);
+  }
+  // The places of ids in [begin, end). `near` is where the last call ended: walks read the chunks in order.
+  Changes::Places in(int64_t begin, int64_t end, int64_t& near) const {
+    Changes::Places places;
+    places.first = places.last = from(begin, near);
+    while (places.last < n && below(places.last, end)) ++places.last;
+    near = places.last;
+    return places;
+  }
+};
+
+// The list of ids that a view's request has used
+struct List : UsedList {
+  explicit List(const View& view) : UsedList(view.of->penalties, view.of->penalties.list(view.request)) {}
+  auto ascending() const {
+    return Ascending{[ids = ids](int64_t j) { return ids[j]; }, H};
+  }
+};
+
+const Bias::Entry* bias_of(const View& view) {
+  const int64_t s = view.of->bias_list(view.request, view.position);
+  return s < 0 ? nullptr : view.of->bias.sorted.get() + s * view.of->bias.n;
+}
+
+// Calls f(token, position) for the tokens of a window, last to first.
+template <class F>
+void for_window(const View& view, int64_t from, const F& f) {
+  const Window& window = view.of->window;
+  for (int64_t n = from; n > 0; n = window.before(view.request, n)) f(window.token(view.request, n), n);
+}
+
+// How often v occurs in the window that ends at position n
+int64_t count_of(const View& view, int64_t v, int64_t n) {
+  int64_t count = 0;
+  for_window(view, n, [&](int64_t token, int64_t) { count += token == v; });
+  return count;
+}
+
+// Penalises an entry. Its sign and count are unpredictable, so there are no branches: they index the pairs, in which a
+// factor of 1 or a term of 0 changes nothing.
+struct Change {
+  float divisor[2], factor[2], frequency[2], presence[2];
+
+  explicit Change(const Amounts& x)
+      : divisor{1, x.repetition}, factor{x.repetition, 1}, frequency{0, x.frequency}, presence{0, x.presence} {}
+  float operator()(float e, int64_t count) const {
+    const bool positive = e > 0, again = count > 0;
+    e = e / divisor[positive] * factor[positive];
+    e -= frequency[again] * float(count);
+    return e - presence[again];
+  }
+};
+
+void penalise(const View& view, const Changes& changes, int64_t begin, int n, float* e) {
+  const List list(view);
+  const Change changed(view.of->penalties.amounts(view.request));
+  const auto [first, last] = changes.used;
+  if (!changes.drafted) {
+    for (int64_t j = first; j < last; ++j) e[list.ids[j]] = changed(e[list.ids[j]], list.counts[j]);
+    return;
+  }
+  for (int64_t j = first; j < last; ++j) {
+    const int64_t v = list.ids[j];
+    e[v] = changed(e[v], list.counts[j] + count_of(view, v, view.position));
+  }
+  for_window(view, view.position, [&](int64_t v, int64_t at) {
+    if (v < begin || v >= begin + n || count_of(view, v, view.of->window.before(view.request, at)) > 0) return;
+    const int64_t j = list.ascending().search(v, first, last);
+    if (j == last || list.ids[j] != v) e[v] = changed(e[v], count_of(view, v, view.position));
+  });
+}
+
+}  // namespace
+
+Changes changes_in(const View& view, int64_t begin, int n) {
+  static thread_local int64_t near_bias = 0, near_used = 0;
+  Changes changes;
+  if (const Bias::Entry* const bias = bias_of(view)) {
+    const Ascending list{[bias](int64_t j) { return bias[j].id; }, view.of->bias.n};
+    changes.bias = list.in(begin, begin + n, near_bias);
+  }
+  if (!view.of->penalises(view.request)) return changes;
+  changes.used = List(view).ascending().in(begin, begin + n, near_used);
+  for_window(view, view.position, [&](int64_t v, int64_t) { changes.drafted |= v >= begin && v < begin + n; });
+  return changes;
+}
+
+void change(const View& view, const Changes& changes, int64_t begin, int n, float* e) {
+  e -= begin;
+  if (changes.bias) {
+    const Bias::Entry* const bias = bias_of(view);
+    for (int64_t j = changes.bias.first; j < changes.bias.last; ++j) e[bias[j].id] += bias[j].value;
+  }
+  if (changes.used || changes.drafted) penalise(view, changes, begin, n, e);
+}
+
+}  // namespace specdec

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sources that see a row by other views, on the CPU, in CUDA and in Triton."""
+
+import functools
+
+from support import backends, one_memory, viewed
+
+WINDOW, PENALTIES, BIAS, ROW = "core/window.h", "core/penalties.h", "core/bias.h", "core/row.h"
+CPU, CUDA = "cpu/views.cpp", "cuda/views.cuh"
+TRITON_RULE = "core/views.py"
+
+
+def seen(op, backend, like="", calls=60):
+    """Calls are those on rows written out."""
+    assert backends.there(backend, viewed.compared, op, like, calls)[0] == []
+
+
+def in_one_memory(backend):
+    assert backends.there(backend, one_memory.compared) == []
+
+
+chains, trees, flat = (functools.partial(seen, op) for op in ("verify_chain", "verify_tree", "row_stats"))
+
+
+def in_triton(test, calls=20):
+    return functools.partial(test, like="triton", calls=calls)
+
+
+LATE = "const int64_t i = parents ? n : n - 1;", "const int64_t i = n;"
+NO_WINDOW = "int64_t at = penalised ? position : 0; at > 0", "int64_t at = 0; at > 0"
+ALL_OF_ONE = "return row ? row[b] : b;", "return 0;"
+NATIVE = {  # name: (backends, [(file, what it says, what the mutant says)], the test that fails)
+    "a window that begins a draft late": (["avx2", "cuda"], [(WINDOW, *LATE)], chains),
+    "a window of another branch": (
+        ["avx2", "cuda"],
+        [(WINDOW, "return parent > 0 && parent < n ? parent : 0;", "return n - 1;")],
+        trees,
+    ),
+    "committed counts on every row": (
+        ["avx2"],
+        [(CPU, "for (int64_t n = from; n > 0;", "for (int64_t n = 0; n > 0;")],
+        chains,
+    ),
+    "committed counts on every row, in CUDA": (["cuda"], [(CUDA, *NO_WINDOW)], chains),
+    "the last token alone": (
+        ["avx2"],
+        [(CPU, "n = window.before(view.request, n)) f(", "n = 0) f(")],
+        chains,
+    ),
+    "the list of the first request": (["avx2", "cuda"], [(PENALTIES, *ALL_OF_ONE)], flat),
+    "the presence of a prompt's tokens": (
+        ["avx2"],
+        [(CPU, "positive = e > 0, again = count > 0;", "positive = e > 0, again = true;")],
+        flat,
+    ),
+    "the presence of a prompt's tokens, in CUDA": (["cuda"], [(CUDA, "if (count == 0) return e;", "")], flat),
+    "the product with 1 / repetition": (
+        ["avx2"],
+        [(CPU, "e = e / divisor[positive] * factor[positive];", "e = e * (1 / divisor[positive]) * factor[positive];")],
+        flat,
+    ),
+    "sums of another view": (["avx2"], [(ROW, "&& view == other.view", "")], in_one_memory),
+    "a token of the window twice": (["cuda"], [(CUDA, "first &= ids[i] != v;", "")], chains),
+    "the host asks the device how many rows there are": (
+        ["cuda"],
+        [("binding/penalties.h", "values_at_hand(op) ? present.of(N) : 0", "present.of(N)")],
+        chains,
+    ),
+    "entries out of order": (["cuda"], [(CUDA, "put(j + place_in(loose.fresh, fresh, v), v, v <", "put(j, v, v <")], chains),
+    "a bias after the penalties": (
+        ["avx2"],
+        [(CPU, "  e -= begin;\n  if (changes.bias) {",
+          "  e -= begin;\n  if (changes.used || changes.drafted) penalise(view, changes, begin, n, e);\n"
+          "  if (changes.bias) {"),
+         (CPU, "bias[j].value;\n  }\n  if (changes.used || changes.drafted) penalise(view, changes, begin, n, e);",
+          "bias[j].value;\n  }")],
+        flat,
+    ),
+    "a bias after the penalties, in CUDA": (
+        ["cuda"],
+        [(CUDA, "const float e = loose.biased(v, v < row.V ? lying_entry(row, v) : 0);",
+          "const float e = v < row.V ? lying_entry(row, v) : 0;"),
+         (CUDA, "count_in_window(v));\n  }", "count_in_window(v));\n"
+          "    float& seen = entries[j + place_in(loose.fresh, fresh, v)].value;\n"
+          "    seen = loose.biased(v, seen);\n  }")],
+        flat,
+    ),
+    "the bias of another position": (
+        ["avx2", "cuda"],
+        [(BIAS, "const int64_t at = first + position * position_stride;", "const int64_t at = first;")],
+        chains,
+    ),
+    "the bias of another node": (
+        ["avx2", "cuda"],
+        [(BIAS, "const int64_t at = first + position * position_stride;", "const int64_t at = first;")],
+        trees,
+    ),
+    "ragged positions that forget the rows after drafts": (
+        ["avx2", "cuda"],
+        [(BIAS, "(window.start(b) + b) * position_stride", "window.start(b) * position_stride")],
+        chains,
+    ),
+    "one number of an id that has two": (["avx2"], [(CPU, "e[bias[j].id] += bias[j].value;",
+        "if (j == changes.bias.first || bias[j - 1].id != bias[j].id) e[bias[j].id] += bias[j].value;")], flat),
+    "one number of an id that has two, in CUDA": (
+        ["cuda"],
+        [(CUDA, "if (ids[k] == v) e += bias.value(list, k - window);",
+          "if (ids[k] == v) return e + bias.value(list, k - window);")],
+        flat,
+    ),
+    "a list whose order is lost": (
+        ["avx2"],
+        [("binding/bias.h", "order[j] = {v < 0 || v > INT32_MAX ? INT32_MAX : v, j};",
+          "order[j] = {v < 0 || v > INT32_MAX ? INT32_MAX : v, -j};"),
+         ("binding/bias.h", "bias.value(s, order[j].second)", "bias.value(s, -order[j].second)")],
+        flat,
+    ),
+    "a biased id that counts as used, in CUDA": (
+        ["cuda"],
+        [(CUDA, "used || count > 0 ? penalised(amounts, e, count) : e", "penalised(amounts, e, count)")],
+        flat,
+    ),
+}  # fmt: skip
+
+TRITON = {  # name: (file, what it says, what the mutant says, the test that fails)
+    "committed counts on every row": (
+        TRITON_RULE,
+        "return row | ((position + views.drafted).to(tl.int64) << 32)",
+        "return row",
+        in_triton(chains),
+    ),
+    "a window of another branch": (
+        TRITON_RULE,
+        "return tl.where((parent > 0) & (parent < position), parent, 0)",
+        "return position - 1",
+        in_triton(trees, 100),  # most are by a rule, which Triton does not serve
+    ),
+    "the presence of a prompt's tokens": (
+        TRITON_RULE,
+        "return tl.where(count > 0, lower - amounts.presence, e)",
+        "return lower - amounts.presence",
+        in_triton(flat),
+    ),
+    "the list of the first request": (
+        TRITON_RULE,
+        "ids = views.ids + number * views.ids_stride",
+        "ids = views.ids + 0 * number",
+        in_triton(flat),
+    ),
+    "the bias of another position": (
+        TRITON_RULE,
+        "at = b * views.bias_request_stride + position * views.bias_position_stride",
+        "at = b * views.bias_request_stride",
+        in_triton(chains),
+    ),
+    "a penalised entry without its bias": (
+        TRITON_RULE,
+        "return _biased(side.views, bias_at, some & mask, v, e)",
+        "return e",
+        in_triton(flat),
+    ),
+    "ragged positions that forget the rows after drafts": (
+        TRITON_RULE,
+        "at = tl.minimum(tl.maximum(start, 0), views.D) + b + position",
+        "at = tl.minimum(tl.maximum(start, 0), views.D) + position",
+        in_triton(chains),
+    ),
+}

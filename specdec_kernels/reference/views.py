@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of logits as requests see them: with a bias on some ids, then under penalties (penalties.py)."""
+
+import numpy as np
+import torch
+
+from .law import numpy_rows
+from .penalties import History, amounts, penalised
+
+
+def is_seen(rows):
+    """Return whether the rows of a side have views."""
+    return rows.penalties is not None or rows.bias is not None
+
+
+def unseen(rows, **changes):
+    """Return Rows without views, with other changes. Rows that are written out are float64, as no argument's are."""
+    return rows._replace(**{"penalties": None, "bias": None} | changes)
+
+
+def biased(z, ids, values):
+    """Return the row z [V] with a bias, in the dtype of z: entry by entry of the list, each sum rounded to it."""
+    z = z.copy()
+    with np.errstate(all="ignore"):
+        for v, value in zip(ids, values):
+            if 0 <= v < len(z):
+                z[v] += z.dtype.type(value)
+    return z
+
+
+def list_of(bias, requests, b, position):
+    """Return the number of the bias list of request b, of `requests` in all, at a position; -1: none.
+
+    position: its index among the positions of all requests."""
+    if bias.row is None:
+        return b if len(bias.ids) == requests else position
+    of_requests = bias.row.dim() == 1 and len(bias.row) == requests
+    return int(bias.row.flatten()[b if of_requests else position])
+
+
+def written_out(z, rows, windows, numbers, requests, positions=None):
+    """Return rows z [n, V] as float32 rows: row i as request (or row) numbers[i] sees it after windows[i].
+
+    rows: a side, whose views are applied. requests: how many there are. positions: the index of each row's position
+    among those of all requests; None: a request has one."""
+    if not is_seen(rows):
+        return z
+    seen = []
+    for i, row in enumerate(numpy_rows(z).astype(np.float32)):
+        n = numbers[i]
+        if rows.bias is not None:
+            at = list_of(rows.bias, requests, n, n if positions is None else positions[i])
+            if at >= 0:
+                row = biased(row, rows.bias.ids[at].tolist(), rows.bias.values[at].tolist())
+        if rows.penalties is not None:
+            at = n if rows.penalties.row is None else int(rows.penalties.row[n])
+            history = History.of_list(rows.penalties.ids[at].tolist(), rows.penalties.counts[at].tolist(), len(row))
+            row = penalised(row, history.after(windows[i]), *amounts(rows.penalties, n))
+        seen.append(row)
+    return torch.from_numpy(np.stack(seen)) if seen else z.float()
+
+
+def seen_rows(rows, n):
+    """Return Rows [N, V] without views, whose first n rows are written out."""
+    if not is_seen(rows):
+        return rows
+    drafted = None if rows.penalties is None else rows.penalties.drafted
+    windows = [()] * n if drafted is None else drafted[:n].tolist()
+    seen = written_out(rows.logits[:n], rows, windows, range(n), len(rows.logits))
+    return unseen(rows, logits=torch.cat([seen, rows.logits[n:]]).double())
+
+
+def seen_nodes(rows, parents, tokens, numbers, positions, n):
+    """Return a tree's side without views, its rows by number: of the first n requests row numbers[b][i] of node i
+    is written out as positions[b][i] sees it, once for nodes that see it alike. A number that names no row stays one.
+
+    parents, tokens [B, N]. A position sees a row after the tokens on the way from the root to it."""
+    (B, N), M = parents.shape, rows.logits.shape[1]
+    logits = torch.zeros(B, N, rows.logits.shape[2], dtype=torch.float64, device="cpu")
+    stats = None if rows.stats is None else torch.zeros(B, N, 4, dtype=torch.float32, device="cpu")
+    own = torch.tensor(
+        [[x if x < 0 else N for x in numbers[b]] for b in range(B)], dtype=torch.int64, device="cpu"
+    ).reshape(B, N)
+    for b in range(n):
+        places = {}
+        for i, seen in enumerate(zip(numbers[b], positions[b])):
+            if not 0 <= seen[0] < M:
+                continue
+            own[b, i] = at = places.setdefault(seen, i)
+            if at == i:
+                window = path(parents[b].tolist(), tokens[b].tolist(), seen[1])
+                row = rows.logits[b, seen[0]][None]
+                logits[b, i] = written_out(row, rows, [window], [b], B, [b * N + seen[1]])[0]
+                if stats is not None:
+                    stats[b, i] = rows.stats[b, seen[0]]
+    return unseen(rows, logits=logits, stats=stats, row=own)
+
+
+def path(parents, tokens, node):
+    """Return the tokens on the way from the root, which is not among them, to a node."""
+    found = []
+    while node > 0:
+        found.append(tokens[node])
+        node = parents[node] if parents[node] < node else 0
+    return found[::-1]

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The views of rows, a bias and views, applied to entries as they are read (csrc/core/views.h and csrc/cpu/views.cpp),
+for a block of rows.
+
+With views, the upper half of a row's index holds the position where its window of drafted tokens ends. So a row has a
+different index after each window, and a negative index still means that there is no row.
+"""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from .memory import get_value, load_value, lying_entry
+
+
+class Views(NamedTuple):
+    """The views of one side. Windows are the drafts of a chain (from `starts` on if ragged) or nodes of a tree."""
+
+    GIVEN: Any  # whether there are any
+    repetition: Any  # Values
+    frequency: Any
+    presence: Any
+    ids: Any  # [S, H]; None: there are no penalties
+    counts: Any
+    S: Any
+    H: Any
+    ids_stride: Any
+    counts_stride: Any
+    row: Any  # Values: the number of each request's list; not given: list b is request b's
+    bias_ids: Any  # [S, I]; None: there is no bias
+    bias_values: Any
+    bias_S: Any
+    bias_n: Any
+    bias_stride: Any  # of both
+    bias_row: Any  # Values: the number of each request's or position's list; not given: lists in that order
+    bias_request_stride: Any
+    bias_position_stride: Any  # 0: requests have lists
+    window: Any  # [B, G], [D] or [B, N]; None: there is none
+    window_stride: Any  # between requests
+    token_stride: Any
+    starts: Any  # ragged: [B+1], in [0, D]
+    D: Any
+    parents: Any  # of a tree: [B, N]
+    drafted: Any  # tokens in the window of a row of [N, V]
+
+
+class Amounts(NamedTuple):
+    repetition: Any
+    frequency: Any
+    presence: Any
+
+
+@triton.jit
+def anywhere(mask):
+    return tl.max(mask.to(tl.int32)) > 0
+
+
+@triton.jit
+def seen(views, row, position):
+    """Return the index of a row after the window that ends at `position`; position 0: an empty window."""
+    if not views.GIVEN:
+        return row
+    else:
+        return row | ((position + views.drafted).to(tl.int64) << 32)
+
+
+@triton.jit
+def _token(views, b, position, mask):
+    """Return the last token of each window."""
+    if views.window is None:
+        return b * 0 - 1
+    else:
+        if views.parents is not None:
+            at = b * views.window_stride + position
+        elif views.starts is not None:
+            start = get_value(views.starts + b, mask, 0).to(tl.int64)
+            start = tl.minimum(tl.maximum(start, 0), views.D)
+            at = (start + position - 1) * views.token_stride
+        else:
+            at = b * views.window_stride + (position - 1) * views.token_stride
+        return get_value(views.window + at, mask, -1).to(tl.int64)
+
+
+@triton.jit
+def _before(views, b, position, mask):
+    """Return where each window ends without its last token."""
+    if views.parents is None:
+        return position - 1
+    else:
+        parent = get_value(views.parents + b * views.window_stride + position, mask, 0).to(tl.int64)
+        return tl.where((parent > 0) & (parent < position), parent, 0)
+
+
+@triton.jit
+def _first_place(views, ids, v, mask):
+    """Return the first place in each list, from `ids` on, whose id is not below v. Padding, -1, counts as above v."""
+    low = v * 0
+    high = low + tl.where(mask, views.H, 0)
+    while anywhere(low < high):
+        middle = (low + high) // 2
+        id = get_value(ids + middle, low < high, -1).to(tl.int64)
+        below = (id >= 0) & (id < v)
+        low = tl.where((low < high) & below, middle + 1, low)
+        high = tl.where((low < high) & ~below, middle, high)
+    return low
+
+
+@triton.jit
+def _count_in_window(views, b, position, v, mask):
+    count = v * 0
+    walking = mask & (position > 0)
+    while anywhere(walking):
+        count += tl.where(walking & (_token(views, b, position, walking) == v), 1, 0)
+        position = tl.where(walking, _before(views, b, position, walking), position)
+        walking &= position > 0
+    return count
+
+
+@triton.jit
+def _count_in_list(views, ids, counts, v, mask):
+    """Return whether v is listed, and its count."""
+    j = _first_place(views, ids, v, mask)
+    listed = mask & (j < views.H)
+    listed &= get_value(ids + j, listed, -1).to(tl.int64) == v
+    return listed, get_value(counts + j, listed, 0).to(tl.int64)
+
+
+@triton.jit
+def _times(x, y):
+    """Return x * y, rounded before it is used.
+
+    It is an fma with 0, which a compiler does not fuse with what follows. A product in double, converted to float, is
+    no way around: compilers turn it into a product of floats, and fuse that."""
+    zero = tl.zeros_like(x)
+    return tl.fma(x, y + zero, zero)
+
+
+@triton.jit
+def _changed(amounts, e, count):
+    """Return entries of used ids under the penalties; count: how often an id was used."""
+    divided = tl.div_rn(e, tl.where(e > 0, amounts.repetition, 1.0))
+    e = tl.where(e > 0, divided, _times(e, amounts.repetition))
+    lower = e - _times(count.to(tl.float32), amounts.frequency)
+    return tl.where(count > 0, lower - amounts.presence, e)
+
+
+@triton.jit
+def _look_up(views, b, alive):
+    """Return the amounts of requests, where their lists begin, and which requests have valid amounts and lists.
+
+    In tensors on a device, nothing has checked these before."""
+    repetition = load_value(views.repetition, b, alive, 1.0)
+    frequency = load_value(views.frequency, b, alive, 0.0)
+    presence = load_value(views.presence, b, alive, 0.0)
+    number = b
+    if views.row.data is not None:
+        number = load_value(views.row, b, alive, 0).to(tl.int64)
+    inf = float("inf")
+    fine = (repetition > 0) & (repetition < inf) & (tl.abs(frequency) < inf) & (tl.abs(presence) < inf)
+    fine &= (number >= 0) & (number < views.S)
+    number = tl.where(fine, number, 0)
+    ids = views.ids + number * views.ids_stride
+    counts = views.counts + number * views.counts_stride
+    return Amounts(repetition, frequency, presence), ids, counts, fine
+
+
+@triton.jit
+def _bias_list(views, b, position, alive):
+    """Return where the bias lists of requests at positions begin, which have one, and which numbers are valid."""
+    at = b * views.bias_request_stride + position * views.bias_position_stride
+    if views.starts is not None:
+        if views.bias_position_stride > 0:
+            start = get_value(views.starts + b, alive, 0).to(tl.int64)
+            at = tl.minimum(tl.maximum(start, 0), views.D) + b + position
+    number = at
+    if views.bias_row.data is not None:
+        number = load_value(views.bias_row, at, alive, -1).to(tl.int64)
+    fine = (number >= -1) & (number < views.bias_S)
+    some = alive & fine & (number >= 0)
+    return tl.where(some, number, 0) * views.bias_stride, some, fine
+
+
+@triton.jit
+def _biased(views, at, some, v, e):
+    """Return entries e at ids v with the numbers of the bias lists that begin at `at`, one after another."""
+    j = 0
+    while j < views.bias_n:
+        id = get_value(views.bias_ids + at + j, some, -1).to(tl.int64)
+        value = get_value(views.bias_values + at + j, some & (id == v), 0.0)
+        e = tl.where(some & (id == v), e + value, e)
+        j += 1
+    return e
+
+
+@triton.jit
+def seen_entry(views, b, row, v, mask, e):
+    """Return entries e at ids v of rows as the requests b see them; NaN if a view is invalid."""
+    b = tl.broadcast_to(b, e.shape)
+    position = tl.broadcast_to(row, e.shape) >> 32
+    v = tl.broadcast_to(v, e.shape)
+    alive = tl.broadcast_to(mask, e.shape) & (position >= 0)
+    valid = alive
+    if views.bias_ids is not None:
+        at, some, fine = _bias_list(views, b, position, alive)
+        e = _biased(views, at, some, v, e)
+        valid &= fine
+    if views.ids is not None:
+        amounts, ids, counts, fine = _look_up(views, b, alive)
+        listed, count = _count_in_list(views, ids, counts, v, alive & fine)
+        in_window = _count_in_window(views, b, position, v, alive & fine)
+        used = listed | (in_window > 0)
+        e = tl.where(used, _changed(amounts, e, count + in_window), e)
+        valid &= fine
+    return tl.where(alive & ~valid, float("nan"), e)
+
+
+@triton.jit
+def _lane(v, begin, mask):
+    """Return the lanes of ids in their chunks; -1 where `mask` is not set."""
+    return tl.where(mask, v - begin, -1).to(tl.int32)[:, None]
+
+
+@triton.jit
+def _entry(side, b, row, v, mask, bias_at, some):
+    """Return the entries of rows at ids v with their bias."""
+    e = lying_entry(side, b, row, v, mask, 0.0)
+    if side.views.bias_ids is None:
+        return e
+    else:
+        return _biased(side.views, bias_at, some & mask, v, e)
+
+
+@triton.jit
+def seen_chunk(side, b, row, begin, end, alive, z):
+    """Return chunks z [X, W] of rows as the requests b see them.
+
+    The chunks have ids from `begin` up to `end` [X]. Few of these ids change, so they are changed one by one, from what
+    is in memory."""
+    views = side.views
+    bias_at, some, valid = begin * 0, alive, alive
+    if views.bias_ids is not None:
+        bias_at, some, fine = _bias_list(views, b, row >> 32, alive)
+        valid &= fine
+        z = _biased_chunk(side, b, row, bias_at, some, begin, end, z)
+    if views.ids is not None:
+        amounts, ids, counts, fine = _look_up(views, b, alive)
+        valid &= fine
+        z = _penalised_chunk(side, b, row, begin, end, amounts, ids, counts, bias_at, some, valid, z)
+    return tl.where((alive & ~valid)[:, None], float("nan"), z)
+
+
+@triton.jit
+def _biased_chunk(side, b, row, bias_at, some, begin, end, z):
+    views = side.views
+    lane = tl.arange(0, z.shape[1])[None, :]
+    j = 0
+    while j < views.bias_n:
+        v = get_value(views.bias_ids + bias_at + j, some, -1).to(tl.int64)
+        inside = some & (v >= begin) & (v < end)
+        if anywhere(inside):
+            e = _entry(side, b, row, v, inside, bias_at, some)
+            z = tl.where(lane == _lane(v, begin, inside), e[:, None], z)
+        j += 1
+    return z
+
+
+@triton.jit
+def _penalised_chunk(side, b, row, begin, end, amounts, ids, counts, bias_at, some, alive, z):
+    views, position = side.views, row >> 32
+    lane = tl.arange(0, z.shape[1])[None, :]
+    j = _first_place(views, ids, begin, alive)
+    listing = alive & (j < views.H)
+    while anywhere(listing):
+        v = get_value(ids + j, listing, -1).to(tl.int64)
+        listing &= (v >= begin) & (v < end)
+        count = get_value(counts + j, listing, 0).to(tl.int64)
+        count += _count_in_window(views, b, position, v, listing)
+        e = _changed(amounts, _entry(side, b, row, v, listing, bias_at, some), count)
+        z = tl.where(lane == _lane(v, begin, listing), e[:, None], z)
+        j += 1
+        listing &= j < views.H
+    walk = position
+    walking = alive & (walk > 0)
+    while anywhere(walking):
+        v = _token(views, b, walk, walking)
+        inside = walking & (v >= begin) & (v < end)
+        if anywhere(inside):
+            _, count = _count_in_list(views, ids, counts, v, inside)
+            count += _count_in_window(views, b, position, v, inside)
+            e = _changed(amounts, _entry(side, b, row, v, inside, bias_at, some), count)
+            z = tl.where(lane == _lane(v, begin, inside), e[:, None], z)
+        walk = tl.where(walking, _before(views, b, walk, walking), walk)
+        walking &= walk > 0
+    return z
