@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources that see a row under other penalties, on the CPU, in CUDA and in Triton."""
+"""Mutants that apply wrong penalties to a row, on the CPU, in CUDA and in Triton."""
 
 import functools
 
@@ -10,7 +10,7 @@ TRITON_RULE = "core/penalties.py"
 
 
 def seen(op, backend, like="", calls=60):
-    """Calls are those on rows written out."""
+    """Check that calls with penalties equal those on rows with the penalties already applied."""
     assert backends.there(backend, penalised.compared, op, like, calls)[0] == []
 
 
@@ -28,7 +28,7 @@ def in_triton(test, calls=20):
 LATE = "const int64_t i = parents ? n : n - 1;", "const int64_t i = n;"
 NO_WINDOW = "int64_t at = position; at > 0", "int64_t at = 0; at > 0"
 ALL_OF_ONE = "return row ? row[b] : b;", "return 0;"
-NATIVE = {  # name: (backends, [(file, what it says, what the mutant says)], the test that fails)
+NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test that fails)
     "a window that begins a draft late": (["avx2", "cuda"], [(RULE, *LATE)], chains),
     "a window of another branch": (
         ["avx2", "cuda"],
@@ -68,7 +68,7 @@ NATIVE = {  # name: (backends, [(file, what it says, what the mutant says)], the
     "entries out of order": (["cuda"], [(CUDA, "put(j + fresh_below(list.ids[j]),", "put(j,")], chains),
 }  # fmt: skip
 
-TRITON = {  # name: (file, what it says, what the mutant says, the test that fails)
+TRITON = {  # name: (file, its text, the mutant's text, the test that fails)
     "committed counts on every row": (
         TRITON_RULE,
         "return row | ((position + penalties.drafted).to(tl.int64) << 32)",
@@ -79,7 +79,7 @@ TRITON = {  # name: (file, what it says, what the mutant says, the test that fai
         TRITON_RULE,
         "return tl.where((parent > 0) & (parent < position), parent, 0)",
         "return position - 1",
-        in_triton(trees, 100),  # most are by a rule, which Triton does not serve
+        in_triton(trees, 100),  # most have a rule, which Triton does not support
     ),
     "the presence of a prompt's tokens": (
         TRITON_RULE,
