@@ -98,7 +98,8 @@ def test_a_plain_tensor_is_cut_as_its_rows_are():
 
 @pytest.mark.parametrize("rank", range(3))
 def test_rows_of_a_rank_lie_in_its_memory(rank):
-    """The op gets a view in the shape of whole rows, which lies in this rank's own memory even if the rank has no chunk."""
+    """The op gets a view in the shape of whole rows. It lies in this rank's own memory, even if the rank has no
+    chunk."""
     whole = torch.randn(4, 3, 2100)
     mine, rows = ops._rows("verify_chain", whole, None, SimpleNamespace(rank=rank), [0, 1, 3, 3])
     assert rows.shape == whole.shape
