@@ -4,19 +4,19 @@ import shutil
 import tempfile
 from pathlib import Path
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # one process a core: a second thread each would only spin
+if "PYTEST_XDIST_WORKER" in os.environ:  # one process per core: second threads would only spin
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
 
-pytest.register_assert_rewrite("support")  # an assertion there says what it compared, as one in a test does
+pytest.register_assert_rewrite("support")  # a failed assertion there shows the values that it compared, as in a test
 
 from support import answers, backends, paths, rule_cases, specialisations, tally, tiers  # noqa: E402
 
 
 def _params(names):
-    """The backends that can run here; the summary says which cannot, and why."""
+    """Return the backends that can run here. The summary lists the others with the reasons."""
     return [name for name in names if not backends.why_not(name)]
 
 
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _ready(request):
-    """The backend's name; the tally then knows whose test this is."""
+    """Return the backend's name, and set it as the current one in the tally."""
     request.node.user_properties.append(("backend", request.param))
     tally.running = request.param
     yield request.param
@@ -41,7 +41,7 @@ def _ready(request):
 
 
 def pytest_configure(config):
-    """A folder of this run for the reference's answers; xdist's workers find it in their environment."""
+    """Make this run's folder for the reference's results. xdist's workers find it in their environment."""
     if answers.FOLDER not in os.environ:
         os.environ[answers.FOLDER] = tempfile.mkdtemp(prefix="specdec-answers-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(answers.FOLDER)))
@@ -49,19 +49,19 @@ def pytest_configure(config):
 
 @pytest.fixture(params=_params(backends.NAMES))
 def backend(request):
-    """Every backend, the float64 reference among them if it was asked for."""
+    """Every backend, with the float64 reference if it was asked for."""
     yield from _ready(request)
 
 
 @pytest.fixture(params=_params(name for name in backends.NAMES if name != "reference"))
 def op_backend(request):
-    """Every backend that is an op: with the wrapper's errors, float32 results, an entry at the dispatcher."""
+    """Every backend that is an op: with the wrapper's errors, float32 results, and an entry in the dispatcher."""
     yield from _ready(request)
 
 
 @pytest.fixture(scope="module")
 def one_thread():
-    """Models this small run faster without a second thread, and the tests do not depend on how busy the machine is."""
+    """Use one thread: small models run faster with one, and times do not depend on the load of the machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -70,7 +70,7 @@ def one_thread():
 
 @pytest.fixture(params=_params(name for name in backends.NAMES if name not in rule_cases.SLOW))
 def sweep_backend(request):
-    """Every op that walks thousands of requests by a rule in seconds."""
+    """Every backend that runs thousands of requests under a rule in seconds."""
     yield from _ready(request)
 
 
@@ -78,7 +78,7 @@ def sweep_backend(request):
     params=_params(n for name in backends.NAMES if name != "reference" for n in backends.instruction_sets(name))
 )
 def isa_backend(request):
-    """Every backend that is an op, the CPU once for each instruction set."""
+    """Every backend that is an op, with the CPU once per instruction set."""
     yield from _ready(request)
 
 
@@ -111,7 +111,7 @@ def pytest_testnodedown(node, error):
 
 
 def pytest_sessionfinish(session):
-    if session.exitstatus != pytest.ExitCode.INTERRUPTED:  # then a worker may be in the middle of an answer
+    if session.exitstatus != pytest.ExitCode.INTERRUPTED:  # then a worker may still be in a call
         specialisations.merge(backends.ran())
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput |= {"tally": tally.state(), "ran": specialisations.state()}
@@ -120,7 +120,7 @@ def pytest_sessionfinish(session):
 
 
 def _whole(config):
-    """Whether the session ran everything of its tier and backends, so that every kernel should have run."""
+    """Return whether the session ran everything of its tier and backends, so that every kernel should have run."""
     chosen = [Path(x).resolve() for x in config.args] == [paths.TESTS] and tiers.TIER != "check"
     marked = config.getoption("markexpr") in ("", "on_backend", "simulated")
     less = ("keyword", "lf", "collectonly", "deselect", "ignore", "ignore_glob")
@@ -144,7 +144,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def pytest_unconfigure(config):
-    """Why a session failed in which no test did, as its last words."""
+    """Print last why a session without a failed test failed."""
     if hasattr(config, "workeroutput"):
         return
     for name in tally.over_the_cap():

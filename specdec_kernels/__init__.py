@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verification half of speculative decoding: exact, fused PyTorch ops.
 
-p is the target's law, q the draft's, everywhere. Each function here is also ``torch.ops.specdec.<name>``.
+p is the target's distribution, q the draft's, everywhere. Each function here is also ``torch.ops.specdec.<name>``.
 """
 
 # ruff: noqa: I001  (one line an op, whatever it brings along)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every causal LM class of the installed transformers: refused with a reason, or decoded as plain generate does.
+"""Every causal LM class of the installed transformers is refused with a reason, or decodes the text of plain generate.
 
-The tiers below `all` walk over a tenth of them, which SPECDEC_SEED chooses.
+The tiers below `all` test a tenth of them, selected by SPECDEC_SEED.
 """
 
 import os
@@ -21,7 +21,7 @@ BUILT, SERVED = 150, 100  # at least
 
 
 def drafters(draft, trees):
-    """Of each kind of pass: name -> (make a drafter, prefill_chunk)."""
+    """Return name -> (function that makes a drafter, prefill_chunk), for each kind of pass."""
     kinds = {
         "plain": (lambda: None, 4),
         "lookup": (lambda: PromptLookupDrafter(4, 3, 1), 512),
@@ -31,8 +31,8 @@ def drafters(draft, trees):
 
 
 def check_served(name, model, served, options):
-    """Greedy text in float32 is plain generate's under every drafter that the model admits, in an uneven batch where it
-    decodes one, its prompts read in one pass and in several."""
+    """Check that greedy text in float32 is plain generate's under every drafter that the model admits. Batches are
+    uneven where the model decodes any, and prompts are read in one pass and in several."""
     want = [architectures.plain(model, prompt, TOKENS) for prompt in PROMPTS]
     other = architectures.build(name, **options)
     for weight in other.parameters():
@@ -82,7 +82,7 @@ def test_most_are_built_and_served(capsys):
     assert len(found) - counts["unbuilt"] >= BUILT and counts["served"] >= SERVED
 
 
-# Named in reports, whether or not this tenth of the walk has them: what the probe must find.
+# Named in reports, so tested in every tier: faults that the probe must find.
 KNOWN = [
     ("gpt_neo", {}, {"batches", "trees"}),
     ("bart", {}, {"batches", "trees"}),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Beam search: plain against a search over every continuation in float64, and with speculation against plain, bit for
-bit, on models whose rows depend on nothing but the text."""
+"""Beam search: the plain one against a float64 search over every continuation, and the speculative one against the
+plain, bit for bit, on models whose rows depend only on the text."""
 
 import math
 import random
@@ -28,7 +28,7 @@ class Case(NamedTuple):
 
 
 def case(seed, levels=None, eos=None, kind="good", dtype=torch.float32):
-    """A random search: V up to 7, up to 4 beams, often more beams than tokens."""
+    """Return a random search: V up to 7, up to 4 beams, often more beams than tokens."""
     rng = random.Random(seed)
     vocab, beams = rng.choice((1, 2, 3, 5, 7)), rng.randrange(1, 5)
     row = random_rows(vocab, seed, levels, dtype=dtype)
@@ -58,14 +58,18 @@ def log_probs(z):
 
 
 def log_probs_of_stats(z):
-    """With the log-normaliser that row_stats finds, which another test looks at: then every bit is known."""
+    """Return log-probabilities with the log-normaliser of row_stats, which another test checks, so that every bit is
+    known."""
     scale, _, log_norm, top = sk.row_stats(z.float()[None])[0].double().tolist()
     return (z.double().numpy() - top) * scale - log_norm
 
 
 def search(case, score=0.0, log_p=log_probs, rank=lambda x: (-x[0], x[1], x[2])):
-    """Every continuation of every live beam, in order; beams (tokens, score, flag), and by how much the last that
-    stayed was better than the first that did not, or than its neighbour, at least."""
+    """Search every continuation of every live beam, in order.
+
+    Return beams (tokens, score, flag) and the smallest margin: by how much the last beam kept was better than the first
+    one dropped, or than its neighbour.
+    """
     beams, gap = [((), score, None)], math.inf
     prompt, request = tuple(case.request.prompt), case.request
     while any(flag is None for *_, flag in beams):
@@ -92,7 +96,7 @@ def flag_of(request, tokens):
 
 
 def test_plain_is_the_definition():
-    """Without ties: beams and flags; scores but for the rounding of the row's sum at every step."""
+    """Without ties, beams and flags are equal; scores are equal up to the rounding of the row's sum at every step."""
     compared = ended = 0
     for seed in range(120):
         one = case(seed)
@@ -125,13 +129,13 @@ def from_score(one, score, drafter=None):
 
 
 def fine_case(seed, beams=4):
-    """Logits that differ by less than a rounding at -3000."""
+    """Return logits that differ by less than a rounding at -3000."""
     row = random_rows(5, seed, spread=1e-4)
     return Case(TableModel(5, row), Request([1, 2], 6), beams, TableModel(5, near(row, 1e-5, seed)))
 
 
 def test_rounded_scores_decide():
-    """At -3000 neighbours lie 2^-12 apart. Ranked by the logits, or without rounding, beams would be others."""
+    """At -3000 neighbours are 2^-12 apart. Ranking by logits, or without rounding, would give other beams."""
     others = {"logit": 0, "float64": 0}
     for seed in range(80):
         one = fine_case(seed)
@@ -147,7 +151,7 @@ def test_rounded_scores_decide():
 
 
 def by_logit(rows, score, w):
-    """What row_topw is not."""
+    """Rank by logits, as row_topw does not."""
     best = sk.top_logprobs(rows, w)
     return sk.RowTopwOutput((score[:, None].double() + best.logprobs.double()).float(), best.ids)
 
@@ -168,7 +172,7 @@ def test_ranking_by_the_logit_is_caught(monkeypatch):
 @pytest.mark.parametrize("kind", ["good", "same", "bad", "random", "no law"])
 @pytest.mark.parametrize("levels", [None, 2])
 def test_speculation_is_plain_beam_search(kind, levels):
-    """Beams, scores, order and flags of 60 searches each, a third of them without an end."""
+    """Beams, scores, order and flags of 60 searches each, a third of them without an end token."""
     calls = plain_calls = eos = 0
     for seed in range(60):
         one = case(seed, levels, kind=kind, dtype=torch.float64 if seed % 4 == 0 else torch.float32)
@@ -186,7 +190,8 @@ def test_speculation_is_plain_beam_search(kind, levels):
 
 
 def test_a_good_draft_saves_target_calls():
-    """Twice as many beams in the draft as in the search: one in 2.5 passes is left, and a step is a step."""
+    """With twice as many beams in the draft as in the search, one pass in 2.5 remains, and a step counts as one
+    step."""
     row = random_rows(50, 3, spread=4.0)
     target, draft = TableModel(50, row), TableModel(50, near(row, 0.1, 5))
     requests = [Request([i, i + 1], 24) for i in range(6)]
@@ -224,7 +229,7 @@ def test_any_proposal_is_exact():
 
 
 def test_the_cache_holds_what_beams_share_once():
-    """Slots of W branches are never copied: what is fed is the beams' last tokens and the nodes, nothing twice."""
+    """Slots of W branches are never copied: each pass reads the beams' last tokens and the nodes, and nothing twice."""
     one = Case(TableModel(9, random_rows(9, 1)), Request([1, 2, 3], 20), 3)
     before = one.target.fed
     out = plain(one)
@@ -250,7 +255,7 @@ def test_all_beams_may_end_inside_the_tree():
 
 
 def test_a_finished_beam_gives_way_to_better_ones():
-    """It competes with its score: two live beams overtake the one that ended first."""
+    """A finished beam competes by its score: two live beams overtake the one that ended first."""
 
     def row(path):
         if len(path) == 1:
@@ -288,7 +293,7 @@ def test_rows_that_are_no_law_end_in_an_error(value):
 
 
 def test_one_invalid_row_among_valid_ones_ends_the_search():
-    """Today's beams would go on without the one whose row is NaN, and say nothing."""
+    """The search ends. It must not silently go on without the beam whose row is NaN."""
 
     def row(path):
         return torch.full((4,), math.nan) if path[2:] == (0,) else torch.tensor([1.0, 0.9, 0.0, 0.0])
@@ -352,8 +357,8 @@ def test_refuses():
 
 @pytest.mark.parametrize("lean", [True, False])
 def test_agrees_with_transformers(lean):
-    """Without an end the two mean the same: generate(num_beams), its score not divided by a length. Ends differ: there
-    a finished beam leaves its place to others."""
+    """Without an end token the results equal generate(num_beams) with scores not divided by a length. With ends they
+    would differ, since there a finished beam gives up its place."""
     model = tiny.llama(3)
     requests = [Request(r.prompt, 12) for r in tiny.requests(4)]
     got = beam_search(adapt(model, lean=lean), requests, 4)
@@ -369,7 +374,7 @@ def test_agrees_with_transformers(lean):
 
 
 def test_speculation_with_transformers_models():
-    """Trees of two models in their own caches. Rows in float64 differ by a rounding that float32 scores do not see."""
+    """Trees of two models in their own caches. Rows in float64 differ by a rounding that float32 scores do not show."""
     model = tiny.llama(4).double()
     target, draft = adapt(model, lean=False), adapt(tiny.nearby(tiny.llama(4), 0.01).double(), lean=False)
     requests = [Request(r.prompt, 14, eos=(3,)) for r in tiny.requests(5)]

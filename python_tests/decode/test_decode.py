@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decode loop on tiny models: greedy output, the joint law, ragged batches, ends, streaming, errors."""
+"""The decode loop on tiny models: greedy output, joint distributions, ragged batches, ends, streaming, errors."""
 
 import numpy as np
 import pytest
@@ -43,8 +43,8 @@ SERVED = [("lean", 3), *(pytest.param(*x, marks=pytest.mark.thorough) for x in O
 @pytest.mark.parametrize("name, batch", SERVED)
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_is_the_models_own(models, name, batch, kind):
-    """batch 3 of 8 requests: slots are freed, moved and taken again. Kills a cache row kept for another request, a
-    position off by one, a stale key that is seen."""
+    """8 requests in batches of 3: slots are freed, moved and reused. Kills: a cache row kept for another request, a
+    position off by one, a stale key that is attended to."""
     hf, target, draft = models[name]
     todo = tiny.requests()
     output = generate(target, todo, drafter(kind, draft), max_batch=batch)
@@ -52,7 +52,7 @@ def test_greedy_is_the_models_own(models, name, batch, kind):
         assert result.tokens == tiny.greedy(hf, request.prompt, request.max_new_tokens)
         assert result.finished == "length"
     if kind in ("model", "both"):
-        assert 0.2 < output.stats.alpha < 0.95 and output.stats.tokens_per_call > 1.2  # both outcomes were met
+        assert 0.2 < output.stats.alpha < 0.95 and output.stats.tokens_per_call > 1.2  # both outcomes occurred
     if kind == "plain":
         assert output.stats.tokens_per_call == 1
 
@@ -63,13 +63,13 @@ CASES += [pytest.param(*case, marks=pytest.mark.thorough) for case in MORE]
 
 
 def three_tokens(kind, n, temperature=1.0, V=4):
-    """n requests that differ in nothing but their seed -> chi-square of their 3 tokens against exact enumeration,
-    statistics.
+    """Return the chi-square of the 3 tokens of n requests that differ in their seed only, against exact enumeration,
+    and the statistics of the run.
 
-    The draft is another random model, so its law is far from the target's.
+    The draft is another random model, so its distribution is far from the target's.
     """
     hf, other = tiny.llama(3, V, 0.15), tiny.llama(4, V, 0.15)
-    prompt = [1]  # lookup finds something once the 1 has come again
+    prompt = [1]  # lookup finds something once the 1 has occurred again
     drafters = {"lookup": PromptLookupDrafter(2, 2, 1), "plain": None, "model": ModelDrafter(adapt(other), 3)}
     drafters["both"] = LookupThenModel(drafters["lookup"], drafters["model"])
     todo = [Request(prompt, max_new_tokens=3, temperature=temperature, seed=i) for i in range(n)]
@@ -81,19 +81,19 @@ def three_tokens(kind, n, temperature=1.0, V=4):
 @pytest.mark.parametrize("kind, temperature", CASES)
 @pytest.mark.slow
 def test_joint_law_of_three_tokens(kind, temperature):
-    """Through the whole loop the emitted tokens follow the target's joint law on V^3, whatever the drafter.
+    """Through the whole loop, emitted tokens follow the target's joint distribution on V^3, with every drafter.
 
-    With 10,000 draws over up to 64 cells a bias of total variation 0.06, spread over the cells, is found 99 times in
+    With 10,000 draws over up to 64 cells, a bias of total variation 0.06, spread over the cells, is found 99 times in
     100.
     """
     check, stats = three_tokens(kind, 10_000, temperature)
     assert check.passed, check
     assert check.cells > 25 and check.detects < 0.06, check
-    assert kind == "plain" or 0.1 < stats.alpha < 0.9, stats  # drafts are both accepted and rejected
+    assert kind == "plain" or 0.1 < stats.alpha < 0.9, stats  # some drafts are accepted and some rejected
 
 
 def test_joint_law_finds_a_wrong_draft_law(monkeypatch):
-    """The test above has teeth: drafts drawn greedily that pass for draws at temperature 1 are caught."""
+    """Control of the test above: greedy drafts that claim to be draws at temperature 1 are found."""
     import specdec_kernels as sk
 
     honest = sk.sample
@@ -108,7 +108,7 @@ def test_joint_law_finds_a_wrong_draft_law(monkeypatch):
 @pytest.mark.parametrize("kind", ["plain", "model", "lookup", "both"])
 @pytest.mark.slow
 def test_a_request_alone_and_in_a_batch(models, kind):
-    """Sampled tokens depend on the request alone: in any batch, any slot, beside any parameters."""
+    """Sampled tokens depend on the request alone: in any batch, in any slot, beside any parameters."""
     _, target, draft = models["lean"]
     todo = [
         Request(
@@ -132,7 +132,8 @@ def test_a_request_alone_and_in_a_batch(models, kind):
 
 
 def test_parameters_are_each_requests_own(models):
-    """Beside a request at temperature 1, top_k=1 and top_p -> 0 are greedy, and a greedy one is greedy."""
+    """Beside a request at temperature 1, requests with top_k=1 and top_p -> 0 are greedy, and a greedy one stays
+    greedy."""
     hf, target, draft = models["lean"]
     prompt = tiny.requests()[3].prompt
     variants = [dict(top_k=1), dict(top_p=1e-6), dict(min_p=1.0), dict(temperature=0.0), dict()]
@@ -144,7 +145,7 @@ def test_parameters_are_each_requests_own(models):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_ends_at_eos(models, kind):
-    """EOS inside an accepted draft: what follows it in the step is dropped, and the request leaves."""
+    """EOS inside an accepted draft: later tokens of the step are dropped, and the request ends."""
     hf, target, draft = models["lean"]
     todo = []
     for request in tiny.requests():
@@ -172,7 +173,8 @@ def test_max_new_tokens(models, kind, tokens):
 
 @pytest.mark.parametrize("kind", ["plain", "both"])
 def test_streaming(models, kind):
-    """Events of a request, in order, are its tokens and its text; the last one says why it ended, none comes after."""
+    """A request's events, in order, are its tokens and its text. The last one gives the reason of the end, and none
+    follows."""
     _, target, draft = models["lean"]
     tokenizer, seen = tiny.Letters(), {}
     todo = tiny.requests(temperature=1.0)
@@ -199,11 +201,11 @@ def test_text_waits_for_whole_characters():
     text = TextStream(tiny.Letters())
     assert [text.push(t)[0] for t in (3, 1, 2, 4)] == ["a", "", "\u00e9", "b"]
     text.push(1)
-    assert text.flush() == "\ufffd"  # half a character at the very end is shown as what it is
+    assert text.flush() == "\ufffd"  # half a character at the very end is shown undecoded
 
 
 def test_stop_strings(models):
-    """The text ends before the stop string, none of which is ever streamed, at any cut into steps."""
+    """The text ends before the stop string, no part of which is streamed, however steps cut it."""
     hf, target, draft = models["lean"]
     tokenizer, found = tiny.Letters(), []
     for request in tiny.requests():
@@ -269,7 +271,7 @@ def test_lookup_prefers_the_longest_and_latest_match():
     assert propose([2, 3, 7, 7, 2, 3, 8, 8, 1, 2, 3]) == [8, 8, 1]  # the later of two matches of two
     assert propose([1, 2, 3, 4, 5]) is None
     assert propose([1, 2, 3, 4, 2], min_ngram=2) is None and propose([1, 2, 3, 4, 2], min_ngram=1) == [3, 4, 2]
-    assert propose([5, 6, 5, 6], gamma=5) == [5, 6, 5, 6, 5]  # a match that runs into the end repeats
+    assert propose([5, 6, 5, 6], gamma=5) == [5, 6, 5, 6, 5]  # a match that reaches the end repeats
     assert (
         propose([1, 2, 1, 2], gamma=100)[:3] == [1, 2, 1] and len(propose([1, 2, 1, 2], gamma=100)) == 63
     )  # max_new_tokens - 1
@@ -295,7 +297,7 @@ def test_lean_forward_is_the_models_own():
 
 @pytest.mark.parametrize("served", ["lean", "gpt2"])
 def test_a_pass_over_tokens_that_are_there(served):
-    """Ids below 0 are no tokens: the others' rows, and later ones, are what they are without them."""
+    """Negative ids are no tokens: other rows, and later ones, are the same without them."""
     _, model, _ = tiny.served()[served]
     ids = torch.randint(0, 32, (3, 12), generator=torch.Generator().manual_seed(0))
     lengths = [5, 1, 3]
@@ -337,7 +339,7 @@ def test_errors(models):
 
 
 def test_models_that_forget_are_refused():
-    """A sliding window would need another cache: a clear error, not a wrong answer."""
+    """A sliding window would need another cache: the error is clear, and there is no wrong output."""
     from transformers import MistralConfig, MistralForCausalLM
 
     config = MistralConfig(

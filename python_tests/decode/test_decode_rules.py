@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules in the decode loop, and plain cascades, on tiny models: joint laws, mixed batches, what is counted, errors."""
+"""Rules in the decode loop, and plain cascades, on tiny models: joint distributions, mixed batches, counts, errors."""
 
 from dataclasses import replace
 
@@ -38,13 +38,13 @@ PLAIN = ("chow", "chow_log", "diff", "opt_log")
 
 @pytest.fixture(scope="module")
 def pair():
-    """(target, draft, p, q): the models and their laws behind a prefix."""
+    """Return (target, draft, p, q): the models and their distributions after a prefix."""
     target, draft = tiny.llama(3, V, 0.15), tiny.llama(4, V, 0.15)
     return adapt(target), adapt(draft), tiny.laws(target, PROMPT), tiny.laws(draft, PROMPT)
 
 
 def pi(pair, rule):
-    """prefix -> the law of the next token that the rule's definition gives."""
+    """Return prefix -> the distribution of the next token by the rule's definition."""
     return lambda prefix: emitted(rule, pair[2](prefix), pair[3](prefix), PARAMETERS[rule])
 
 
@@ -73,18 +73,19 @@ CASES += [pytest.param(*case, marks=pytest.mark.thorough) for case in MORE]
 @pytest.mark.parametrize("rule, verify", CASES)
 @pytest.mark.slow
 def test_joint_law_under_a_rule(pair, rule, verify):
-    """Three tokens through the loop follow the product of pi, the token behind the last draft and the last of the
-    request included."""
+    """Three tokens through the loop follow the product of pi, also the token after the last draft and the request's
+    last."""
     tokens, stats = three_tokens(pair, rule, ModelDrafter(pair[1], 2), verify=verify)
     check = testing.check_tokens(tokens, testing.enumerate_law(pi(pair, rule), 3))
     assert check.passed and check.cells > 20 and check.detects < 0.09, check
     assert stats.tokens_per_call > 1.2
     if rule in ("chow", "token_v3"):
-        assert not testing.check_tokens(tokens, testing.enumerate_law(pair[2], 3)).passed  # told from the target's
+        assert not testing.check_tokens(tokens, testing.enumerate_law(pair[2], 3)).passed  # differs from the target's
 
 
 def test_joint_law_finds_a_bonus_from_p(pair, monkeypatch):
-    """Without the draft's row behind its last draft the token there has the target's law: the test above sees it."""
+    """Control: without the draft's row after its last draft, the token there follows the target, and the test above
+    fails."""
     honest = ModelDrafter.propose
 
     def short(self, batch):
@@ -109,8 +110,8 @@ TREES = [
 @pytest.mark.parametrize("method, rule", TREES)
 @pytest.mark.slow
 def test_joint_law_of_trees_under_a_rule(pair, method, rule):
-    """Drafts end one token before the request does, so its last token lies behind a leaf: it has the target's law, the
-    others pi."""
+    """Drafts end one token before the request does, so its last token comes after a leaf and follows the target. The
+    others follow pi."""
     tokens, stats = three_tokens(pair, rule, TreeDrafter(pair[1], method, drafts=2, depth=2))
     law = testing.enumerate_law(lambda t: pi(pair, rule)(t) if len(t) < 2 else pair[2](t), 3)
     check = testing.check_tokens(tokens, law)
@@ -122,8 +123,8 @@ def test_joint_law_of_trees_under_a_rule(pair, method, rule):
 
 
 def test_thresholds_of_a_tree():
-    """At (1, 1) the target's text; a low single threshold takes the draft's likeliest token wherever the target gives
-    it that much."""
+    """At (1, 1) the text is the target's. A low single threshold takes the draft's likeliest token wherever its target
+    probability reaches the threshold."""
     _, target, draft = tiny.served()["lean"]
     tree = lambda: TreeDrafter(draft, "target_only", drafts=3, depth=3)
 
@@ -139,8 +140,8 @@ def test_thresholds_of_a_tree():
 @pytest.mark.parametrize("rule", PLAIN)
 @pytest.mark.thorough
 def test_joint_law_of_a_plain_cascade(pair, rule):
-    """The same law without speculation. Calls are deferrals where the draft's row decides, and tokens under an
-    oracle."""
+    """The same distribution without speculation. Target calls are the deferrals if the draft's row decides, and the
+    tokens if an oracle does."""
     tokens, stats = three_tokens(pair, rule, TokenCascade(pair[1]))
     law = testing.enumerate_law(pi(pair, rule), 3)
     assert testing.check_tokens(tokens, law).passed
@@ -153,8 +154,8 @@ def test_joint_law_of_a_plain_cascade(pair, rule):
 
 
 def test_plain_cascade_at_its_ends():
-    """Never deferring is the draft model alone, without one call of the target; deferring always is plain decoding,
-    greedy here."""
+    """Without any deferral the output is the draft model's, with no target call. With deferral everywhere it is plain
+    decoding, greedy here."""
     hf, target, draft = tiny.served()["lean"]
     other = tiny.nearby(tiny.llama(0))
     todo = tiny.requests(3)
@@ -175,7 +176,7 @@ def test_plain_cascade_at_its_ends():
 
 
 def mixed(rules):
-    """Eight requests, one of each rule, greedy and sampled."""
+    """Return eight requests with one rule each, greedy and sampled."""
     alphas = dict(
         chow=0.8, chow_log=1.0, diff=0.1, opt=0.5, token_v3=0.8, typical=(0.2, 0.5), ensemble=0.5, lenience=0.5
     )
@@ -188,7 +189,7 @@ def mixed(rules):
 @pytest.mark.parametrize("kind", ["model", "lookup", "plain", "tree"])
 @pytest.mark.slow
 def test_a_request_alone_and_beside_other_rules(kind):
-    """Each request of a mixed batch gets what it gets alone, and an exact one what it gets among exact ones."""
+    """Each request of a mixed batch gets the same as alone, and an exact one the same as among exact ones."""
     _, target, draft = tiny.served()["lean"]
     model = lambda: ModelDrafter(draft, 3)
     rules, drafter = {
@@ -211,14 +212,14 @@ def test_a_request_alone_and_beside_other_rules(kind):
 
 
 def test_exact_requests_pay_nothing(monkeypatch):
-    """No rule reaches the op and the draft model makes no pass more, unless a request asks for it."""
+    """Without a request under a rule, no rule is passed to the op, and the draft model makes no extra pass."""
     _, target, draft = tiny.served()["lean"]
     seen, verify = [], sk.verify_chain
     monkeypatch.setattr(sk, "verify_chain", lambda *a, **k: seen.append((a, k)) or verify(*a, **k))
     prompt = tiny.requests()[7].prompt
 
     def rows_more(rule):
-        """How many rows the draft model has beyond one a token, in the first step."""
+        """Return how many rows the draft model computes beyond one per token, in the first step."""
         seen.clear()
         generate(target, [Request(prompt, 4, rule=rule)], ModelDrafter(draft, 3))
         (_, tokens, rows), _ = seen[0]

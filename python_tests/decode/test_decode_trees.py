@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees in the decode loop, on tiny models: greedy output, the joint law, scoring, compaction, ragged batches,
+"""Trees in the decode loop, on tiny models: greedy output, joint distributions, scoring, compaction, ragged batches,
 errors."""
 
 from collections import defaultdict
@@ -53,9 +53,8 @@ GREEDY += [(m, 3, k) for m in ("llama-hf", "gpt2") for k in ("recursive", "greed
 @pytest.mark.parametrize("name, batch, kind", GREEDY)
 @pytest.mark.slow
 def test_greedy_is_the_models_own(models, name, batch, kind):
-    """Batches of 8 requests in fewer slots, so trees differ per request, slots are freed, moved and taken again. Kills
-    a position that counts nodes instead of depth, a sibling that is seen, an accepted key that stays where it was
-    scored."""
+    """8 requests in fewer slots: trees differ by request, and slots are freed, moved and reused. Kills: a position that
+    counts nodes instead of depth, a sibling that is attended to, an accepted key that is not moved to its place."""
     hf, target, draft = models[name]
     todo = tiny.requests()
     output = generate(target, todo, drafter(kind, draft), max_batch=batch)
@@ -63,8 +62,8 @@ def test_greedy_is_the_models_own(models, name, batch, kind):
         assert result.tokens == tiny.greedy(hf, request.prompt, request.max_new_tokens)
     stats = output.stats
     assert 0.4 < stats.alpha < 0.95 and stats.tokens_per_call > 1.8 and stats.status == 0
-    # draws at temperature 0 are all one token, so their trees are chains of up to 3; the model's likeliest tokens
-    # branch
+    # Draws at temperature 0 are all one token, so their trees are chains of up to 3. Trees of the model's likeliest
+    # tokens branch.
     assert (stats.nodes_per_call > 7) == (kind.partition("+")[0] in ("target_only", "greedy"))
 
 
@@ -101,8 +100,8 @@ MORE = [
 
 
 def three_tokens(make, n=8000, temperature=1.0, V=4):
-    """n requests that differ in nothing but their seed -> chi-square of their 3 tokens against exact enumeration,
-    statistics."""
+    """Return the chi-square of the 3 tokens of n requests that differ in their seed only, against exact enumeration,
+    and the statistics of the run."""
     hf, other = tiny.llama(3, V, 0.15), tiny.llama(8, V, 0.15)
     todo = [Request([1], max_new_tokens=3, temperature=temperature, seed=i) for i in range(n)]
     output = generate(adapt(hf), todo, make(adapt(other)), max_batch=2000)
@@ -117,9 +116,10 @@ def three_tokens(make, n=8000, temperature=1.0, V=4):
 )
 @pytest.mark.slow
 def test_joint_law_of_three_tokens(kind, options):
-    """Through the whole loop the emitted tokens follow the target's joint law on V^3, with a draft that is far from it.
+    """Through the whole loop, emitted tokens follow the target's joint distribution on V^3, with a draft far from it.
 
-    With 8,000 draws over some 50 cells a bias of total variation 0.06, spread over the cells, is found 99 times in 100.
+    With 8,000 draws over some 50 cells, a bias of total variation 0.06, spread over the cells, is found 99 times in
+    100.
     """
     check, stats = three_tokens(lambda other: drafter(kind, other, **{"drafts": 3, "depth": 2, **options}))
     assert check.passed, check
@@ -131,8 +131,8 @@ def test_joint_law_of_three_tokens(kind, options):
 @pytest.mark.parametrize("text", [[0, 1], [2, 2], [3]])
 @pytest.mark.slow
 def test_a_lookup_branch_is_exact(method, text):
-    """Every tree of two distinct children and a chain behind each, enumerated with its draws and decisions in
-    float64."""
+    """Every tree of two distinct children with a chain after each, enumerated in float64 with its draws and
+    decisions."""
     p, q, law = random_rows(1, 4), random_rows(11, 4), defaultdict(float)
     grown = set()
     for tree, probability in distinct_trees(q, [2, 1]):
@@ -148,7 +148,7 @@ def test_a_lookup_branch_is_exact(method, text):
 
 
 def verified_as(method):
-    """A drafter for distinct children whose trees are verified by another method."""
+    """Return a drafter of distinct children whose trees are verified by another method."""
 
     def make(other):
         wrong = drafter("recursive_without_replacement", other, depth=2)
@@ -160,7 +160,7 @@ def verified_as(method):
 
 
 def merged(other):
-    """Independent drafts whose merged nodes are tested once each."""
+    """Return independent drafts whose merged nodes are tested once each."""
     wrong = drafter("recursive", other, depth=2)
     propose = wrong.propose
     wrong.propose = lambda batch: None if (draft := propose(batch)) is None else replace(draft, draft_nodes=None)
@@ -179,7 +179,7 @@ def test_joint_law_finds_a_tree_verified_by_the_wrong_rule(make):
 
 @pytest.mark.parametrize("kind", ["kseq", "recursive"])
 def test_one_independent_draft_is_the_chain(models, kind):
-    """K = 1: the same draws, the same tests, the same tokens as ModelDrafter and verify_chain."""
+    """K = 1: draws, tests and tokens are those of ModelDrafter and verify_chain."""
     _, target, draft = models["lean"]
     todo = tiny.requests(temperature=1.0)
     chain = generate(target, todo, ModelDrafter(draft, 3), max_batch=4)
@@ -202,7 +202,7 @@ def test_one_independent_draft_is_the_chain(models, kind):
 @pytest.mark.parametrize("kind", [k for k in KINDS if not k.startswith("greedy")])
 @pytest.mark.slow
 def test_a_request_alone_and_in_a_batch(models, kind):
-    """Sampled tokens depend on the request alone: in any batch, any slot, beside any parameters and any other trees."""
+    """Sampled tokens depend on the request alone: in any batch, in any slot, beside any parameters and other trees."""
     _, target, draft = models["lean"]
     changes = [
         dict(temperature=[0.0, 1.0, 0.7, 1.3][i % 4], top_k=[0, 5][i % 2], top_p=[1.0, 0.8, 1.0][i % 3], seed=100 + i)
@@ -216,7 +216,7 @@ def test_a_request_alone_and_in_a_batch(models, kind):
 
 @pytest.mark.parametrize("name", ["lean", "llama-hf", "gpt2"])
 def test_every_node_is_scored_as_its_own_text(models, name):
-    """One pass over two different trees against each node's path read by itself, in float32; in two parts as well."""
+    """One pass over two different trees, or two passes over parts, against each node's path read alone, in float32."""
     hf, target, _ = models[name]
     prefix = [[5, 9, 3, 7, 1], [8, 2]]
     parents = torch.tensor([[-1, 0, 0, 1, 1, 3, 2], [-1, 0, 1, 2, 0, -1, -1]], dtype=torch.int32)
@@ -254,7 +254,7 @@ def test_compact_moves_the_path_and_nothing_else():
 
 
 def test_shapes():
-    """Widths per level, or any parent list: renumbered level by level, the children of a node side by side."""
+    """Widths per level, or any list of parents: renumbered level by level, with a node's children side by side."""
     shape = TreeShape((2, 1, 2))
     assert shape.parents == [-1, 0, 0, 1, 2, 3, 3, 4, 4] and shape.depth == 3
     assert shape.levels == [range(1), range(1, 3), range(3, 5), range(5, 9)]
@@ -266,7 +266,7 @@ def test_shapes():
 
 
 def proposal(kind, models, tokens, remaining=9, **options):
-    """What a drafter offers to one sampled request."""
+    """Return a drafter's proposal for one sampled request."""
     from specdec_kernels.decode.sequence import Batch, Sequence
 
     _, _, draft = models["lean"]
@@ -293,9 +293,11 @@ def test_a_parent_list_is_filled_with_the_likeliest_tokens(models):
 
 
 def test_drafted_rows_and_random_numbers(models):
-    """Each node's row of draft logits is the draft's own law behind the node's parent, and every draw has a random
-    number of its own: slot l * K + k for draft k at level l; a first child of a fixed shape has the slot of its
-    number."""
+    """Each node's row of draft logits is the draft's distribution after the node's parent.
+
+    Every draw has its own random number: slot l * K + k for draft k at level l. In a fixed shape, a first child has the
+    slot of its number.
+    """
     _, _, draft = models["lean"]
     u = sk.uniforms(torch.tensor([3]), torch.tensor([3]), 18, sk.DOMAIN_DRAFT)
     for kind, options in (("kseq", {}), ("recursive_without_replacement", {"shape": (3, 2, 1)})):
@@ -336,7 +338,7 @@ def test_depth_ends_where_the_request_does(models):
 
 
 def test_lookup_joins_the_tree_where_it_agrees():
-    """Row 0 parts from the tree behind node 1, row 1 lies in the tree, row 2 found nothing, row 3 parts at the root."""
+    """Row 0 leaves the tree after node 1, row 1 lies in the tree, row 2 found nothing, row 3 leaves it at the root."""
     parents = torch.tensor([[-1, 0, 0, 1]] * 3 + [[-1, 0, -1, -1]], dtype=torch.int32)
     tokens = torch.tensor([[7, 8, 9]] * 3 + [[7, -1, -1]])
     draft = TreeDraft(
@@ -356,7 +358,7 @@ def test_lookup_joins_the_tree_where_it_agrees():
         [-1, 0, 0, 1, -1, -1],
         [-1, 0, -1, -1, -1, -1],
     ]
-    assert parents[3].tolist() == [-1, 0, -1, -1]  # the draft that was handed in stays as it is
+    assert parents[3].tolist() == [-1, 0, -1, -1]  # the draft that was passed in stays unchanged
 
 
 @pytest.mark.slow
@@ -382,7 +384,7 @@ def test_statistics_add_up(models):
     assert (
         total.nodes_per_call == 1 + total.drafted / total.rows and total.accepted_length == total.accepted / total.rows
     )
-    assert max(total.widths) <= 9 and len(total.widths) > 3  # drafts merge, here more and there less
+    assert max(total.widths) <= 9 and len(total.widths) > 3  # drafts merge, by different amounts
 
 
 def test_errors(models):

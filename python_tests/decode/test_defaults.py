@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's default dtype and device are the caller's to set: what is decoded, and what the ops say, stays the same."""
+"""torch's default dtype and device belong to the caller: whatever they are, decoding and the ops give the same
+results."""
 
 from contextlib import contextmanager
 
@@ -19,7 +20,7 @@ DTYPES = torch.bfloat16, torch.float16, torch.float64
 
 @contextmanager
 def defaults(kind):
-    """A dtype, or a device on which nothing has values."""
+    """Set a default dtype, or a default device whose tensors have no values."""
     if isinstance(kind, torch.dtype):
         torch.set_default_dtype(kind)
         try:
@@ -40,9 +41,10 @@ def models():
 
 
 def requests_for(kind, takes):
-    """Of every parameter, under rules that read one model's rows or both, where the drafter takes them."""
+    """Return requests with every parameter, under rules that read one model's rows or both where the drafter supports
+    them."""
     rules = [("exact", None), ("exact", None), ("lenience", 0.5), ("diff", 0.5), ("chow", 0.4), ("chow_log", 1.0)]
-    hot = 0.0 if kind == "greedy" or kind.startswith("adaptive") else 0.9  # adaptive lengths follow the clock
+    hot = 0.0 if kind == "greedy" or kind.startswith("adaptive") else 0.9  # adaptive lengths depend on the clock
     rules = [(rule, alpha) for rule, alpha in rules if rule in takes]
     return [
         Request(r.prompt, 6 + i, temperature=hot, top_p=0.95, min_p=0.01, top_k=20, seed=i, rule=rule, alpha=alpha)
@@ -52,8 +54,8 @@ def requests_for(kind, takes):
 
 @pytest.mark.parametrize("kind", EVERY)
 def test_every_drafter_decodes_the_same(models, kind):
-    """Kills a tensor that is made without a dtype or a device. A rule that reads both models' rows is tried where a
-    drafter takes it."""
+    """Kills: a tensor made without a dtype or a device. A rule that reads both models' rows is tried where the drafter
+    supports it."""
     for target, draft in models:
         drafter = EVERY[kind](draft)
         todo = requests_for(kind, ("exact",) if drafter is None else drafter.rules)

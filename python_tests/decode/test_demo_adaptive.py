@@ -15,8 +15,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_intervals():
-    """Of 9, the second lowest to the second highest: all but 2 (1 + 9) / 2^9 = 3.9%; of 6 the whole range, 3.1%; of 15
-    the fourth, 3.5%."""
+    """Of 9 values the interval is from the second lowest to the second highest, which misses 2 (1 + 9) / 2^9 = 3.9%. Of
+    6 it is the whole range, 3.1%; of 15 it begins at the fourth, 3.5%."""
     assert adaptive.interval(range(9)) == (1, 7)
     assert adaptive.interval(range(6)) == (0, 5) and adaptive.interval(range(15)) == (3, 11)
 
@@ -30,7 +30,7 @@ def test_intervals_hold_what_they_say():
 
 @pytest.mark.slow
 def test_a_measurement():
-    """Every side decodes the same requests; the adaptive drafter lives on from round to round."""
+    """Every side decodes the same requests. The adaptive drafter is kept from round to round."""
     _, target, draft = tiny.served()["lean"]
     pair = SimpleNamespace(target=target, draft=draft, eos=())
     prompts = [r.prompt for r in tiny.requests()][:2]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""demo.cascades: its numbers on small models against the theory and a plain pass; that finished parts are kept."""
+"""demo.cascades: its numbers on small models against the theory and a plain pass, and that finished parts are kept."""
 
 import argparse
 import json
@@ -29,7 +29,7 @@ def test_deferral_is_the_theorys(rule, alpha):
     "setting", [("speculative", "exact", None), ("speculative", "chow", 0.7), ("plain", "chow", 0.7)]
 )
 def test_counts_of_a_setting(setting):
-    """Against the whole text read at once; a plain cascade's calls are the deferrals of its text."""
+    """Against the whole text read at once. A plain cascade's target calls are the deferrals of its text."""
     hf, target, draft = tiny.served()["lean"]
     pair = decode.Pair(target, None, (), draft)
     prompts = [r.prompt for r in tiny.requests(3)]
@@ -103,7 +103,7 @@ def test_the_page_of_numbers_quotes_the_measurement():
 
 @pytest.mark.parametrize("alpha", [0.2, 0.4, 0.6])
 def test_speculation_pays_in_a_cascade(alpha):
-    """Measured: of one rule, the speculative cascade calls the target less per token, the 95% intervals apart, or as
-    often."""
+    """As measured: with the same rule, the speculative cascade calls the target less often per token, with 95%
+    intervals apart, or equally often."""
     calls = {c: cascades.numbers(measured()[cascades.key(c, "chow", alpha)])["calls"] for c in ("speculative", "plain")}
     assert calls["speculative"][2] < calls["plain"][1] if alpha < 0.5 else calls["speculative"][1] < calls["plain"][2]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training of the demo's draft on a tiny target: it learns, goes on where it was cut off, and what is saved is what was
+"""Training of the demo's draft on a tiny target: it learns, resumes after an interruption, and saves what was
 trained."""
 
 import json
@@ -30,7 +30,7 @@ def training(monkeypatch):
 
 
 class Text:
-    """A corpus of the target's own draws, half of it chat."""
+    """A corpus drawn from the target itself, half of it chat."""
 
     def __init__(self, hf):
         ids = torch.randint(0, V, (TEXTS, 1), generator=torch.Generator().manual_seed(0))
@@ -50,7 +50,7 @@ class Text:
 
 @pytest.fixture
 def parts(training, tmp_path):
-    """(data, target, the folder of an untrained draft)."""
+    """Return (data, target, the folder of an untrained draft)."""
     hf = tiny.llama(0)
     with torch.no_grad():
         text = Text(hf)
@@ -66,8 +66,8 @@ def parts(training, tmp_path):
 
 @pytest.mark.slow
 def test_learns_at_every_depth(training, parts, tmp_path):
-    """Alpha of the held-out texts rises, with states and without; int8 takes little of it. What states bring is the
-    real pair's to show: all that this target knows is in the text."""
+    """Alpha on held-out texts rises, with and without states, and int8 costs little of it. The benefit of states shows
+    on the real pair only: this target knows nothing that is not in the text."""
     data, hf, untrained = parts
     before = training.held_out_alpha(
         training.first_draft(hf, data.corpus, untrained), data, hf.lm_head.weight.bfloat16()
@@ -94,7 +94,7 @@ def test_goes_on_where_it_was_cut_off(training, parts, tmp_path):
 
 
 def test_a_checkpoint_of_a_falling_rate_is_read(training, parts, tmp_path):
-    """A run that has ended is picked up at its end: nothing is left to do, and the same is saved."""
+    """A finished run is resumed at its end: nothing is left to do, and the same is saved."""
     data, hf, untrained = parts
     ends = [
         training.train(data, hf, tmp_path / "out", 3, init=untrained, checkpoint=tmp_path / "c.pt", decay=1)
@@ -105,7 +105,7 @@ def test_a_checkpoint_of_a_falling_rate_is_read(training, parts, tmp_path):
 
 
 def test_text_of_several_files(training, tmp_path):
-    """Rows are padded to the longest, and what is saved is read back."""
+    """Rows are padded to the longest, and saved data is read back."""
     from demo.draft.recipe import teacher
 
     lengths, kinds = ([5, 3], [7]), ("AC", "F")
@@ -140,7 +140,7 @@ def test_text_that_is_not_all_there(training, tmp_path):
 
 
 def test_folding_changes_nothing(training):
-    """Whitening is linear: folded into one layer, or put in front of a trained one, it gives the same projection."""
+    """Whitening is linear: folded into one layer, or put before a trained one, it gives the same projection."""
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(500, 16, generator=generator) * torch.logspace(-1, 1, 16) + 5
     linear = torch.nn.Linear(16, 16)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""demo.trees: its numbers on small rows against the theory, its intervals, and that the docs quote what it
-measured."""
+"""demo.trees: its numbers on small rows against the theory, its intervals, and that the docs quote its measurements."""
 
 import json
 import math
@@ -18,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_row_acceptance_is_the_theorys():
-    """Without replacement by drawing and verifying, within five standard errors of the enumeration (a coin's is at most
-    1/2)."""
+    """Without replacement, by drawing and verifying: within five standard errors of the enumeration (the deviation of a
+    yes or no is at most 1/2)."""
     generator = torch.Generator().manual_seed(0)
     z, y = (1.5 * torch.randn(3, 12, generator=generator) for _ in range(2))
     p, q = z.double().softmax(-1), y.double().softmax(-1)
@@ -54,7 +53,7 @@ def test_the_page_of_numbers_quotes_the_measurement():
 
 @pytest.mark.parametrize("method", ["kseq", "recursive_without_replacement"])
 def test_measured_gain_over_the_chain(method):
-    """Four drafts of four tokens emit more per target call than one, the 95% intervals apart."""
+    """Four drafts of four tokens emit more per target call than one, with 95% intervals apart."""
     data = json.loads((ROOT / "demo/trees.json").read_text())["decode"]
     low = trees.interval(data[trees.key(method, 4, 4)], "new_tokens", "rows")[1]
     assert low > trees.interval(data[trees.key("chain", 1, 4)], "new_tokens", "rows")[2]

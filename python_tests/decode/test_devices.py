@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop on a GPU that is only remembered (bench/devices.py): nothing mixes devices, a step waits for the device once
-(waits_below says which drafters wait more often), and what it emits is what the CPU emits."""
+"""The loop on a simulated GPU, for which CPU tensors remember a device (bench/devices.py). Nothing mixes devices, a
+step waits for the device once (waits_below lists drafters that wait more often), and the output is the CPU's."""
 
 import pytest
 import torch
@@ -61,9 +61,11 @@ TARGET = tiny.llama(0)
 
 
 def waits_below(drafter, draws, trees):
-    """How often a drafter has waited for the device, so far, beside the one time that a step does to read what it
-    emits: a hierarchy at each step of its own models, a cascade at each token it looks at, a tree where text joins
-    it."""
+    """Return how often a drafter has waited for the device so far, beyond the one wait of a step for its output.
+
+    A hierarchy waits at each step of its own models, a cascade at each token that it examines, a tree where looked-up
+    text joins it.
+    """
     if isinstance(drafter, HierarchicalDrafter):
         return drafter.stats.target_calls + waits_below(drafter.drafter, draws, trees)
     if isinstance(drafter, TokenCascade):
@@ -72,7 +74,7 @@ def waits_below(drafter, draws, trees):
 
 
 def decoded(kind, make, device, todo, seen=None, verify="token"):
-    """The output, three requests at a time; every step's synchronisations are counted."""
+    """Return the output with three requests at a time, and count every step's synchronisations."""
     own = tiny.llama(0), tiny.nearby(tiny.llama(0)), tiny.nearby(tiny.llama(0), 0.05)
     target, *drafts = (make(model.to(device)) for model in own)
     drafter, draws, trees = DRAFTERS[kind](*drafts), [], []
@@ -98,8 +100,8 @@ def decoded(kind, make, device, todo, seen=None, verify="token"):
 
 @pytest.mark.parametrize("kind", [k for k in DRAFTERS if k != "cascade"])
 def test_greedy_is_the_models_own(kind):
-    """Slots are freed, moved and taken again. Kills a tensor made on the CPU that meets one of the device, and a value
-    that is read on the way."""
+    """Slots are freed, moved and reused. Kills: a CPU tensor that meets one of the device, and a value that is read
+    during the step."""
     todo = tiny.requests(n=5)
     with devices.watch() as seen:
         output = decoded(kind, adapt, "cuda", todo, seen)
@@ -108,12 +110,13 @@ def test_greedy_is_the_models_own(kind):
     assert kind == "plain" or output.stats.accepted > 0 and output.stats.seconds > 0
 
 
-# Adaptive lengths follow the seconds that are measured, and tokens the lengths.
+# Adaptive lengths depend on measured seconds, and tokens on the lengths.
 @pytest.mark.parametrize("kind", [k for k in DRAFTERS if k != "greedy" and not k.startswith("adaptive")])
 @pytest.mark.thorough
 def test_sampled_is_what_the_cpu_draws(kind):
-    """The laws are tested on the CPU, token by token the same here: fixed shapes, and columns of drafts that the CPU
-    never drew, change nothing. Logits are rounded from float64, so that what shapes do to sums is gone."""
+    """Distributions are tested on the CPU; here tokens are the same one by one. Fixed shapes, and draft columns that
+    the CPU never drew, change nothing. Logits are rounded from float64, so that differences of sums due to shapes
+    vanish."""
     todo = lambda: [*tiny.requests(n=4, temperature=1.0, **RULES.get(kind, {}))]
     cpu = decoded(kind, InDoubles, "cpu", todo())
     with devices.watch() as seen:
@@ -129,7 +132,7 @@ LOSSY = [("model", "token_v3", 0.5), ("hierarchical", "token_v3", 0.5), ("model"
 
 @pytest.mark.parametrize("kind, rule, alpha", LOSSY)
 def test_rules(kind, rule, alpha):
-    """One rule wants the row behind the last draft, one does not."""
+    """One rule needs the row after the last draft, one does not."""
     todo = lambda: tiny.requests(n=3, temperature=1.0, rule=rule, alpha=alpha)
     cpu = decoded(kind, InDoubles, "cpu", todo())
     with devices.watch() as seen:
@@ -149,7 +152,7 @@ def test_block_verification_and_parameters_of_requests():
 
 @pytest.mark.parametrize("make", [tiny.llama, tiny.gpt2])
 def test_shapes_depend_on_the_batch_and_the_width_alone(make, monkeypatch):
-    """transformers' own forward passes: keys of whole slots whatever the positions, and no wait inside of one."""
+    """In transformers' own forward passes, keys are whole slots at all positions, and no pass waits."""
     shapes, honest = [], torch.nn.functional.scaled_dot_product_attention
 
     def attention(q, k, v, *args, **options):
@@ -170,7 +173,7 @@ def test_shapes_depend_on_the_batch_and_the_width_alone(make, monkeypatch):
 
 
 def faulty(monkeypatch, fault):
-    """The lookup drafter with a line too many."""
+    """Return the lookup drafter with one line too many."""
     honest = PromptLookupDrafter.propose
 
     def propose(self, batch):
@@ -203,7 +206,8 @@ def test_a_copy_that_waits_is_found_out(monkeypatch):
 
 
 def test_readback_copies_once():
-    """What was asked for before the first value is needed comes with it, in its own shape; the rest in the next."""
+    """Requests made before the first value is needed come in one copy, each in its own shape. Later ones come in the
+    next."""
     with devices.watch() as seen:
         readback, x = Readback(), upload([[1, -2], [3, 4]], torch.device("cuda"))
         asked = [readback.ask(x), readback.ask(x[:, 0].int()), readback.ask(x[:, :0]), readback.ask(x > 2)]
@@ -249,7 +253,7 @@ def test_load_pair_says_which_devices_there_are(monkeypatch):
 
 @pytest.mark.parametrize("draft", ["model", "layers"])
 def test_load_pair_on_a_device(tmp_path, draft):
-    """What is loaded lies there, unpacked, and decodes as on the CPU."""
+    """Loaded models lie on the device, unpacked, and decode as on the CPU."""
     target = folder(tmp_path / "target", 0)
     other = folder(tmp_path / "other", 1) if draft == "model" else str(tmp_path / "layers")
     if draft == "layers":
@@ -270,7 +274,7 @@ def test_load_pair_on_a_device(tmp_path, draft):
 
 
 def test_generate_on_a_device(tmp_path, capsys):
-    """The command line: the same text, or why there is none."""
+    """The command line gives the same text, or the reason why there is none."""
     target = folder(tmp_path / "target", 0)
     arguments = ["generate", "--target", target, "--prompt", "def f(x): def f", "--max-new-tokens", "9"]
     arguments += ["--dtype", "float32", "--device"]
@@ -302,7 +306,7 @@ GRAPHED = {
 @pytest.mark.parametrize("lean", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["lean", "transformers"])
 @pytest.mark.slow
 def test_passes_in_graphs(lean, kind, monkeypatch):
-    """Captured passes, replayed at other positions with other tokens, in slots that are freed and taken again."""
+    """Captured passes are replayed at other positions with other tokens, in slots that are freed and reused."""
     from bench import rehearsal
 
     replays, honest = [], rehearsal._Graph.replay
@@ -317,7 +321,7 @@ def test_passes_in_graphs(lean, kind, monkeypatch):
         assert result.tokens == tiny.greedy(TARGET, request.prompt, request.max_new_tokens)
     assert len(replays) > 2 * len(set(replays)) > 2
     if kind != "hierarchical":
-        assert len(seen.synchronisations) == output.stats.target_calls  # a step each
+        assert len(seen.synchronisations) == output.stats.target_calls  # one step each
 
 
 def test_a_graph_of_old_inputs_is_found_out(monkeypatch):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts that pay: goodput in simulated steps whose best answer is known, laws under every choice that is made."""
+"""Adaptive draft lengths: goodput in simulated steps with a known optimum, and distributions under every choice."""
 
 import random
 from dataclasses import replace
@@ -29,9 +29,9 @@ from specdec_kernels.decode.sequence import Batch, Sequence
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# Requests, what rows may accept with, seconds of a pass that scores M tokens, w of them the longest draft (base + each
-# * (M - knee)+ + column * w) and of one of the drafter: a CPU, where every token costs, and a device, where scoring is
-# all but free.
+# Requests, the acceptance rates of rows, the seconds of a pass that scores M tokens with a longest draft of w (base +
+# each * (M - knee)+ + column * w), and the seconds of a drafter's pass. On a CPU every token costs; on a device scoring
+# is almost free.
 WORLDS = {
     "alone, a good draft": (1, (0.95, 0.8, 0.5), (20, 1.0, 1, 0), 1.0),
     "alone, a bad draft": (1, (0.1, 0.2, 0.05), (20, 1.0, 1, 0), 1.0),
@@ -45,8 +45,8 @@ WORLDS = {
 
 
 def decoded(world, steps, fixed=None, seed=0):
-    """Tokens per second as a multiple of plain decoding's, and the share of steps with a draft, after the first 50.
-    Seconds scatter by 5%, and one pass in a hundred takes four times as long."""
+    """Return tokens per second relative to plain decoding, and the share of steps with a draft, after the first 50.
+    Seconds vary by 5%, and one pass in a hundred takes four times as long."""
     n, chances, (base, each, knee, column), draft = world
     gamma, rng = AdaptiveGamma(8), random.Random(seed)
     tokens = seconds = drafting = 0.0
@@ -73,7 +73,7 @@ def decoded(world, steps, fixed=None, seed=0):
 
 
 def adaptive_rows(gamma, n, chances, rng):
-    """One step's chances, row by row, as the drafter would go on."""
+    """Return one step's chances for each row, as the drafter would continue."""
     rows = [[] for _ in range(n)]
     going = list(range(n)) if gamma.begin(n, n) else []
     while going:
@@ -87,8 +87,9 @@ def adaptive_rows(gamma, n, chances, rng):
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_never_slower_than_plain_nor_than_a_fixed_length(name):
-    """By 300 steps. A fixed length of 0 shows what 1 is: interruptions take it below. 4%: a step in 64 goes without,
-    trials, and the scatter of such a run (5% a step and the tokens' own over 300 steps of 1 to 16 requests)."""
+    """By step 300. A fixed length of 0 shows what 1 means: interruptions take it below. The 4% allow for a step in 64
+    without a draft, for trials, and for the variation of such a run (5% per step, and the tokens' own over 300 steps of
+    1 to 16 requests)."""
     world = WORLDS[name]
     *fixed, found = (
         np.mean([decoded(world, 350, gamma, seed) for seed in range(4)], 0) for gamma in (0, 1, 2, 4, 6, 8, None)
@@ -96,13 +97,13 @@ def test_never_slower_than_plain_nor_than_a_fixed_length(name):
     fixed, (found, share) = [speed for speed, _ in fixed], found
     assert found >= 0.96 * max(fixed), (found, fixed)
     if max(fixed) < 1.02 * fixed[0] and found < 1.02 * fixed[0]:
-        assert share < 0.1  # what does not pay is tried now and then
+        assert share < 0.1  # what does not pay is tried occasionally
     else:
         assert share > 0.5
 
 
 def test_a_price_is_what_the_seconds_would_have_brought():
-    """Steps of 10 + 2 (M - 4) ms that emit 4 tokens plainly: a scored token costs 2 ms of .4 tokens/ms."""
+    """Steps of 10 + 2 (M - 4) ms emit 4 tokens without drafts: a scored token costs 2 ms at .4 tokens/ms."""
     goodput = Goodput()
     assert goodput.price(4) == pytest.approx(0.03 * 4) and goodput.rate(4) == 0
     for step, drafted in enumerate([0, 4, 8, 12, 8, 4] * 30):
@@ -110,7 +111,7 @@ def test_a_price_is_what_the_seconds_would_have_brought():
         goodput.observe(Outcome(rows, [0] * 4, 0.0, 0.010 + 0.002 * drafted))
     assert goodput.rate(4) == pytest.approx(400, rel=0.02)  # no draft was accepted: plain decoding is the best there is
     assert goodput.price(4) == pytest.approx(0.8, rel=0.05)
-    assert goodput.rate(64) == pytest.approx(64 / (0.002 * 62 + 0.006), rel=0.1)  # of sizes not seen: the same line
+    assert goodput.rate(64) == pytest.approx(64 / (0.002 * 62 + 0.006), rel=0.1)  # for sizes not seen: the same line
     for drafted in [4, 8] * 100:
         rows = [drafted // 4] * 4
         goodput.observe(Outcome(rows, rows, 0.001, 0.010 + 0.002 * drafted))
@@ -119,8 +120,8 @@ def test_a_price_is_what_the_seconds_would_have_brought():
 
 
 def test_tokens_and_columns_have_a_price_each():
-    """Passes of 40 + 1 (M - 8) + 3 w ms: one draft of 4 tokens costs 4 + 12 ms, four of one token 4 + 3. One in twenty
-    is interrupted, for as long again."""
+    """Passes of 40 + 1 (M - 8) + 3 w ms: one draft of 4 tokens costs 4 + 12 ms, four of one token cost 4 + 3. One pass
+    in twenty is interrupted, and takes twice as long."""
     goodput, rng = Goodput(), random.Random(0)
     for step in range(200):
         rows = [rng.choice((0, 0, 1, 2, 4)) for _ in range(8)]
@@ -132,7 +133,7 @@ def test_tokens_and_columns_have_a_price_each():
 
 
 def test_plain_steps_and_trials():
-    """A step in 65 goes without drafts; drafts that do not pay are tried after 16 steps, then 32 ... 256."""
+    """One step in 65 is without drafts. Drafts that do not pay are tried after 16 steps, then 32 ... 256."""
     gamma = AdaptiveGamma(4)
     drafted = [step(gamma, accepted=4) for _ in range(400)]
     pauses = [i for i, d in enumerate(drafted) if not d]
@@ -141,12 +142,12 @@ def test_plain_steps_and_trials():
     drafted = [step(gamma, accepted=0, draft=0.1) for _ in range(900)]
     tried = [i for i, d in enumerate(drafted) if d]
     gaps = [b - a for a, b in zip(tried, tried[1:])]
-    assert gaps == [2, 17, 33, 65, 129, 257, 257], gaps  # the second step goes without, to see what that costs
+    assert gaps == [2, 17, 33, 65, 129, 257, 257], gaps  # the second step is without drafts, to measure their cost
     assert step(gamma, 0) == 0
 
 
 def step(gamma, accepted, draft=0.001):
-    """A step of one request whose drafts are accepted so far -> how many there were."""
+    """Run a step of one request whose drafts were all accepted so far; return how many drafts there were."""
     n = 0
     if gamma.begin(1, 1):
         while n < gamma.max and gamma.keep(0, Kind(n, 0.7)):
@@ -161,7 +162,7 @@ def test_chances():
     for i in range(96):
         acceptance.observe(kind, i % 4 > 0)
     assert acceptance.chance(kind) == (72 + 2) / 100
-    for _ in range(2000):  # it forgets
+    for _ in range(2000):  # old measurements are forgotten
         acceptance.observe(kind, False)
     assert (
         acceptance.mean(0.7) < 0.02
@@ -171,7 +172,7 @@ def test_chances():
 
 
 def test_kinds_of_rows():
-    """ln .9/.1 = 2.2, ln .5/.5 = 0; rows of one id and of none; two temperatures are two kinds."""
+    """ln .9/.1 = 2.2 and ln .5/.5 = 0; rows with one id and with none; two temperatures are two kinds."""
     rows = torch.tensor([[0.9, 0.1, 0.0], [0.5, 0.25, 0.25], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]).log()
     batch = Batch(Sequence(i, Request([1], temperature=t)) for i, t in enumerate((0.0, 0.0, 0.7, 1.0)))
     assert [kind.known for kind in row_kinds(batch, rows, 0)] == [
@@ -184,7 +185,7 @@ def test_kinds_of_rows():
 
 
 class FixedPrice(Goodput):
-    """A goodput that a test can rely on: always this price, and every pass worth its seconds."""
+    """A fixed goodput for tests: always this price, and every pass is worth its seconds."""
 
     def __init__(self, price):
         super().__init__()
@@ -213,7 +214,7 @@ def priced(drafter, price):
 
 
 class ByTheToken(ModelDrafter):
-    """Wrong: what a token turned out to be decides whether it is scored."""
+    """The wrong way: the drawn token decides whether it is scored."""
 
     def propose(self, batch):
         draft = super().propose(batch)
@@ -225,8 +226,8 @@ class ByTheToken(ModelDrafter):
 
 
 def three_tokens(make, n, V=4):
-    """n requests that differ in nothing but their seed -> chi-square of their 3 tokens against enumeration, and how
-    long the drafts were."""
+    """Return the chi-square of the 3 tokens of n requests that differ in their seed only, against enumeration, and the
+    lengths of the drafts."""
     hf, other = tiny.llama(3, V, 0.15), tiny.llama(4, V, 0.15)
     todo = [Request([1], max_new_tokens=3, temperature=1.0, seed=i) for i in range(n)]
     output = generate(adapt(hf), todo, make(adapt(other)), max_batch=2000)
@@ -247,7 +248,7 @@ CHOICES = {
 @pytest.mark.parametrize("kind", CHOICES)
 @pytest.mark.slow
 def test_joint_law_of_three_tokens(kind):
-    """Rows that stop where others go on, by what was known before: the law on V^3 stays."""
+    """Rows stop at different lengths, by what was known before the draw: the distribution on V^3 stays the target's."""
     check, widths = three_tokens(CHOICES[kind], 10_000)
     assert check.passed, check
     assert check.cells > 25 and check.detects < 0.06, check
@@ -256,13 +257,13 @@ def test_joint_law_of_three_tokens(kind):
 
 @pytest.mark.slow
 def test_joint_law_finds_drafts_chosen_by_their_tokens():
-    """The test above has teeth: a draft that ends before an unlikely token, once it is drawn, is caught."""
+    """Control of the test above: a draft that ends before an unlikely token, once that is drawn, is found."""
     assert not three_tokens(lambda m: ByTheToken(m, 3), 10_000)[0].passed
 
 
 def test_the_batch_budget_goes_to_the_surest_rows(monkeypatch):
-    """Eight requests, of which every other one drafts with the target itself and the others at random: the sure rows
-    take the drafts."""
+    """Of eight requests every other one drafts with the target itself and the others at random: the former get the
+    drafts."""
     _, target, draft = tiny.served()["lean"]
     drafter = priced(ModelDrafter(draft, "auto"), 0.5)
     lengths: dict[int, list[int]] = {0: [], 1: []}
@@ -285,7 +286,7 @@ def test_the_batch_budget_goes_to_the_surest_rows(monkeypatch):
 
 
 def test_a_lookup_learns_from_what_it_did_not_draft():
-    """At a price that nothing is worth, the text still says how often what was found came true: (4-gram) 7 8 came, 9
+    """At a price that nothing is worth, the text still shows how often a match came true: after a 4-gram, 7 8 came, 9
     did not."""
     drafter = priced(PromptLookupDrafter("auto"), 2.0)
     drafter.begin(1, 100)
@@ -299,7 +300,7 @@ def test_a_lookup_learns_from_what_it_did_not_draft():
 
 @pytest.mark.parametrize("worth, looked_up", [(0.3, True), (2.0, False)])
 def test_lookup_or_model_by_what_they_bring(monkeypatch, worth, looked_up):
-    """A match of four tokens: .6, .36, .216, ... over a price of .1 brings .86; the model took the row if it brings
+    """A match of four tokens: .6, .36, .216, ... above a price of .1 gain .86. The model drafts the row if it gains
     more."""
     _, _, model = tiny.served()["lean"]
     drafter = priced(LookupThenModel(PromptLookupDrafter("auto"), ModelDrafter(model, "auto")), 0.1)
@@ -313,7 +314,8 @@ def test_lookup_or_model_by_what_they_bring(monkeypatch, worth, looked_up):
 
 
 def test_shapes_follow_rank_acceptances():
-    """First children accepted with .9, second ones with .05: a chain. With .5 and .4: a tree. Nothing: no draft."""
+    """First children accepted with .9 and second ones with .05 give a chain, .5 and .4 a tree, no acceptance no
+    draft."""
 
     def settled(chances, price):
         shape = AdaptiveShape(3, 4)
@@ -329,8 +331,8 @@ def test_shapes_follow_rank_acceptances():
 
 
 def test_a_tree_learns_what_its_children_were_accepted_with():
-    """One request, a root with children 1, 2 and a child 3 of 1; the path 0, 1 says: first child yes, second no; then
-    the first child of 1: no."""
+    """One request, a root with children 1, 2 and a child 3 of 1. The path 0, 1 shows: first child accepted, second
+    rejected; then the first child of 1 rejected."""
     shape = AdaptiveShape(2, 3)
     assert shape.choose(1, 1).parents[:3] == [-1, 0, 0]
     path = [[0, 1, -1]]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step may raise anywhere: the requests that fail by themselves end by an error, the others get the tokens they get
-alone, nobody is lost, and whoever waits gets the slots."""
+"""A step may raise anywhere. Requests that fail by themselves end with an error, others get the same tokens as alone,
+no request is lost, and waiting ones get the slots."""
 
 import copy
 
@@ -24,7 +24,7 @@ from specdec_kernels.decode.transfers import Readback
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 TREES = "kseq", "traversal", "adaptive tree"
-PLACES = {  # where in a step, and in which drafters' steps it happens; all of a step's own calls, in their order
+PLACES = {  # places in a step, with the drafters in whose steps they occur; all of a step's own calls, in order
     "propose": [*KINDS],
     "draft pass": [kind for kind in KINDS if kind not in ("plain", "lookup")],
     "draws": [kind for kind in KINDS if kind not in ("plain", "lookup", "hierarchical")],
@@ -41,12 +41,11 @@ PROMPT_PLACES = {"prompt of the target": [*KINDS], "admit": [*KINDS], "prompt of
 
 
 class Boom(Exception):
-    """What no part of the loop raises by itself."""
+    """An error that no part of the loop raises by itself."""
 
 
 class Faults:
-    """Raises at one place of a step, before or after what happens there, where `concerns` says so of the requests that
-    are worked on."""
+    """Raises at one place of a step, before or after the work there, if `concerns` holds for the requests in work."""
 
     def __init__(self, place, when, concerns, error):
         self.place, self.when, self.concerns, self.error = place, when, concerns, error
@@ -70,7 +69,7 @@ class Faults:
             raise self.error(self.place)
 
     def during(self, phase, honest):
-        """Of an argument, a batch or a sequence."""
+        """Return the requests in an argument, a batch or a sequence."""
 
         def call(work):
             self.phase, self.batch = phase, work if isinstance(work, list) else [work]
@@ -83,7 +82,7 @@ class Faults:
 
 
 def watched(model, faults, *places):
-    """The model with places of the faults in its passes."""
+    """Return the model with places for faults in its passes."""
     model = copy.copy(model)
     forward = model.forward
     for place, phase in places:
@@ -120,7 +119,7 @@ def _proposals(of=Draft.__mro__[1]):
 
 
 def requests_for(kind):
-    """Five requests of several lengths; with adaptive drafts, whose lengths follow the clock, greedy ones."""
+    """Return five requests of several lengths; with adaptive drafts, whose lengths depend on the clock, greedy ones."""
     rule = dict(rule="chow", alpha=0.4) if kind == "cascade" else {}
     hot = 0.0 if kind.startswith("adaptive") else 0.9
     return [
@@ -157,8 +156,8 @@ BOTH = [pytest.param(kind, marks=() if kind in ("both", "traversal") else SLOW) 
 @pytest.mark.parametrize("done", [0, 3])
 @pytest.mark.parametrize("kind", BOTH)
 def test_one_request_fails_wherever_a_step_may_raise(models, kind, done, error):
-    """Every step that request 1 is part of raises, from its first token or its fourth on. Kills a loop that ends the
-    whole batch, that loses whoever waits, that keeps the slot, and a failed step's drafts that count as cached."""
+    """Every step with request 1 raises, from its first token or its fourth on. Kills: a loop that ends the whole batch,
+    that loses a waiting request, that keeps the slot, or that counts a failed step's drafts as cached."""
     whole, ended = alone(models, kind), 0
     for place, when in places(kind):
         concerns = lambda f: any(s.index == 1 and len(s.result.tokens) >= done for s in f.batch)  # noqa: E731
@@ -176,7 +175,7 @@ def test_one_request_fails_wherever_a_step_may_raise(models, kind, done, error):
             else:
                 assert (result.tokens, result.finished) == (whole[i].tokens, "length"), (place, when, i)
         assert session.stats.new_tokens == sum(len(result.tokens) for result in session.results.values())
-    spared = 8 if kind.startswith("adaptive") else 4  # places that a request by itself may not come to
+    spared = 8 if kind.startswith("adaptive") else 4  # places that a request alone may not reach
     assert ended >= len(places(kind)) - spared, "a last step drafts nothing, looked-up text is not drawn"
 
 
@@ -199,7 +198,7 @@ def test_a_prompt_that_fails_concerns_its_request_alone(models, kind):
 
 @pytest.mark.parametrize("kind", SOME)
 def test_a_step_that_fails_once_ends_nobody(models, kind):
-    """The fault is gone when the halves are tried; the tokens are those of a run without it."""
+    """The fault is gone when the halves are tried. Tokens are those of a run without it."""
     whole = alone(models, kind)
     for place, when in places(kind):
         for at in (1, 4):
@@ -216,7 +215,7 @@ def test_a_step_that_fails_once_ends_nobody(models, kind):
 @pytest.mark.parametrize("most", [1, 2])
 @pytest.mark.parametrize("kind", BOTH)
 def test_batches_that_are_too_large_are_split(models, kind, most):
-    """A device has room for so many requests and no more: all are served, bit for bit."""
+    """The device has room for a limited number of requests: all are served, bit for bit."""
     concerns = lambda f: len(f.batch) > most  # noqa: E731
     faults = Faults("target pass", "before", concerns, torch.OutOfMemoryError)
     with pytest.MonkeyPatch.context() as patch:
@@ -228,7 +227,7 @@ def test_batches_that_are_too_large_are_split(models, kind, most):
 
 @pytest.mark.parametrize("kind", SOME)
 def test_everything_fails(models, kind):
-    """Each request ends by an error, and the session takes others afterwards."""
+    """Each request ends with an error, and the session takes others afterwards."""
     for place, when in places(kind):
         faults = Faults(place, when, lambda f: True, Boom)
         with pytest.MonkeyPatch.context() as patch:
@@ -245,7 +244,7 @@ def test_everything_fails(models, kind):
 
 @pytest.mark.parametrize("kind", SOME)
 def test_an_interrupt_passes_and_the_session_goes_on(models, kind):
-    """Ctrl-C is nobody's error. Whoever goes on with the session has lost nothing."""
+    """Ctrl-C is no request's error. The session can be continued, and nothing is lost."""
     spots = [(p, w, "step") for p, w in places(kind)] + [(p, w, "prompt") for p, w in places(kind, PROMPT_PLACES)]
     for place, when, phase in spots:
         times = iter(range(1, 10**6))
@@ -278,7 +277,7 @@ def test_a_request_that_cannot_be_moved_is_read_again(models, whose):
 
 
 class Stutters(tiny.Letters):
-    """Cannot decode what holds `word`."""
+    """Raises if the ids to decode hold `word`."""
 
     def __init__(self, word):
         super().__init__()
@@ -317,7 +316,7 @@ def test_a_cancelled_request_whose_text_cannot_be_read(models):
 
 
 def test_what_a_listener_raises_is_the_callers(models):
-    """And the drafter is free for another run at once."""
+    """The drafter can be used by another run at once."""
     drafter = KINDS["both"](models[1])
     for error in (Boom, KeyboardInterrupt, torch.OutOfMemoryError):
 
@@ -326,12 +325,12 @@ def test_what_a_listener_raises_is_the_callers(models):
 
         with pytest.raises(error, match="mine") as kept:
             generate(models[0], requests_for("both"), drafter, on_event=listen)
-        assert kept.traceback  # holds the frames of the run that was broken off
+        assert kept.traceback  # holds the frames of the interrupted run
     assert generate(models[0], requests_for("both")[:1], drafter).results[0].tokens == alone(models, "both")[0].tokens
 
 
 def test_all_results_or_none(models):
-    """What a caller of generate says who does not look at each result."""
+    """generate raises for a caller who does not check each result."""
     todo = requests_for("plain")
     output = generate(models[0], todo)
     assert output.check() is output
@@ -344,7 +343,7 @@ def test_all_results_or_none(models):
 
 
 def test_halves():
-    """Each request once, in its own slot, in order; one that was alone from the start is tried twice."""
+    """Each request once, in its own slot, in order. One that was alone from the start is tried twice."""
     tried, batch = [], Batch("abcdefg", first=3)
 
     def step(part):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts of drafts on tiny models: greedy output, joint laws, the middle model's own rows, random numbers used once."""
+"""Drafts of drafts on tiny models: greedy output, joint distributions, the middle model's own rows, random numbers that
+are used once."""
 
 from collections import Counter
 
@@ -45,14 +46,14 @@ DRAFTERS = {  # of a middle and a small model
 
 @pytest.fixture(scope="module")
 def models():
-    """(Hugging Face target, target, middle, small); what each drafts the next often accepts."""
+    """Return (Hugging Face target, target, middle, small); each often accepts the drafts of the next."""
     target, middle, small = tiny.llama(0), tiny.nearby(tiny.llama(0), 0.02), tiny.nearby(tiny.llama(0), 0.05)
     return target, *map(adapt, (target, middle, small))
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)
 def test_greedy_is_the_models_own(models, kind):
-    """Batch 3 of 8 requests, so that slots are freed, moved and taken again."""
+    """8 requests in batches of 3, so that slots are freed, moved and reused."""
     hf, target, middle, small = models
     todo = tiny.requests()
     output = generate(target, todo, DRAFTERS[kind](middle, small), max_batch=3)
@@ -63,7 +64,7 @@ def test_greedy_is_the_models_own(models, kind):
 
 
 def joint(make, n, rule="exact", V=4, tokens=4, verify="token"):
-    """n requests that differ in nothing but their seed -> chi-square of their tokens against exact enumeration."""
+    """Return the chi-square of the tokens of n requests that differ in their seed only, against exact enumeration."""
     target, middle, small = (tiny.llama(seed, V, 0.15) for seed in (3, 4, 5))
     prompt, alpha = [1], (None if rule == "exact" else ALPHAS[rule])
     todo = [Request(prompt, tokens, temperature=1.0, seed=i, rule=rule, alpha=alpha) for i in range(n)]
@@ -82,7 +83,7 @@ LAWS += [pytest.param(*case, marks=pytest.mark.thorough) for case in MORE]
 @pytest.mark.parametrize("kind, rule, verify", LAWS)
 @pytest.mark.slow
 def test_joint_law(kind, rule, verify):
-    """Four tokens through the loop follow the target's law, or the rule's of the target and the middle model."""
+    """Four tokens through the loop follow the target, or the distribution of the rule for target and middle model."""
     check, stats = joint(DRAFTERS[kind], 10_000, rule, verify=verify)
     assert check.passed, check
     assert check.cells > 60 and check.detects < 0.1, check
@@ -90,7 +91,7 @@ def test_joint_law(kind, rule, verify):
 
 
 def test_joint_law_finds_rows_of_another_law(monkeypatch):
-    """The test above has teeth: what the middle model drew passes for drawn from something flatter."""
+    """Control of the test above: rows flatter than the ones that the middle model drew from are found."""
     honest = hierarchical_drafter._stacked
     monkeypatch.setattr(hierarchical_drafter, "_stacked", lambda *a: honest(*a) / 2)
     assert not joint(DRAFTERS["model"], 4000)[0].passed
@@ -101,8 +102,8 @@ def a_batch(requests):
 
 
 def test_rows_are_the_middle_models(models):
-    """Row j of a request's draft is what the middle model says behind its text and j drafted tokens, at temperature 1
-    and 0, and the row at the end where a rule wants one."""
+    """Row j of a request's draft is the middle model's after its text and j draft tokens, at temperature 1 and 0, and
+    so is the row for the bonus token if a rule needs it."""
     _, _, middle, small = models
     todo = tiny.requests(temperature=1.0)
     todo = [*todo[:4], *tiny.requests()[4:6], Request([3, 4], 1, rule="token_v3", alpha=0.5, temperature=1.0)]
@@ -112,7 +113,7 @@ def test_rows_are_the_middle_models(models):
         drafter.admit(slot, s)
     for _ in range(3):
         draft = drafter.propose(batch)
-        assert draft.rows.logits.shape[1] == draft.tokens.shape[1] + 1  # by token_v3
+        assert draft.rows.logits.shape[1] == draft.tokens.shape[1] + 1  # under token_v3
         assert (draft.tokens[:6] >= 0).all() and (draft.tokens[6] == -1).all()
         for s, row, tokens in zip(batch, draft.rows.logits, draft.tokens.tolist()):
             tokens = [t for t in tokens if t >= 0]
@@ -127,7 +128,7 @@ def test_rows_are_the_middle_models(models):
 
 @pytest.mark.parametrize("kind", ["model", "three deep"])
 def test_no_random_number_serves_twice(models, kind, monkeypatch):
-    """Over a whole decoding no two calls of an op draw from the same (seed, offset), draft slots apart."""
+    """In a whole decoding no two calls of an op use the same (seed, offset), except for the slots of drafts."""
     _, target, middle, small = models
     used = Counter()
 
@@ -148,7 +149,7 @@ def test_no_random_number_serves_twice(models, kind, monkeypatch):
     calls = {name for name, *_ in used}
     assert calls == ({"sample", "verify_chain"} if kind == "model" else {"verify_chain"})
     assert len(used) > 2 * output.stats.rows and set(used.values()) == {1}, used.most_common(3)
-    # A number depends on 32 bits of the offset's halves; the outer step's is the number of tokens.
+    # A number depends on 32 bits of the offset's halves. In the outer step the offset is the number of tokens.
     assert {offset >> 32 for _, _, offset, _ in used} >= {0, 1, 2}
 
 

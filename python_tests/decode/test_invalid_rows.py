@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A target's row that is NaN ends its request by an error, with the tokens before it and no other; a draft's costs its
-drafts. Rows are spoilt where they are read, or by weights, so that NaN lies among the keys and values too."""
+"""A NaN row of the target ends its request with an error, after the tokens before it. A draft's NaN row costs only its
+drafts. Rows are made invalid where they are read, or by weights, so that NaN is among keys and values too."""
 
 import copy
 import math
@@ -19,12 +19,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SLOW = [pytest.mark.slow, pytest.mark.thorough]
 QUICK = "plain", "both", "kseq", "hierarchical", "cascade"
 SOME = [pytest.param(kind, marks=() if kind in QUICK else SLOW) for kind in EVERY]
-AHEAD = "traversal", "widths"  # as block verification: a later row, invalid or not, has a say in an earlier acceptance
+# as in block verification, where a later row, valid or not, affects an earlier acceptance
+AHEAD = "traversal", "widths"
 REASON = "step: the target's row for the next token must be a distribution, got NaN, +inf or nothing finite"
 
 
 class Spoilt(InDoubles):
-    """Rows behind position `at` of slots whose text begins with token `mark` hold `value`."""
+    """Rows after position `at`, in slots whose text begins with token `mark`, hold `value`."""
 
     mark, at, value = 31, 10**9, math.nan
 
@@ -41,7 +42,7 @@ class Spoilt(InDoubles):
         return cache
 
     def forward(self, ids, start, cache, slot=0, keep="all", branches=None):
-        if not hasattr(cache, "begins_with"):  # of the probe, as the model is taken over
+        if not hasattr(cache, "begins_with"):  # of the probe, when the model is wrapped
             return super().forward(ids, start, cache, slot, keep, branches)
         for i, at in enumerate(start):
             if at == 0:
@@ -76,8 +77,8 @@ def requests_for(kind, temperature=0.9):
 @pytest.mark.parametrize("verify", ["token", "block"])
 @pytest.mark.parametrize("kind", SOME)
 def test_a_target_that_turns_invalid(models, kind, verify):
-    """At the first step, later, and never; NaN, +inf, nothing finite. Today the text goes on with token 0 to its end.
-    Kills a token too many, a token too few, and a row of another request that is taken for this one's."""
+    """At the first step, later, and never; with NaN, +inf, or nothing finite. The text must not go on with token 0.
+    Kills: a token too many, a token too few, and another request's row taken for this one's."""
     target, draft = models
     drafter = EVERY[kind](draft)
     if drafter is not None and verify not in drafter.verifies:
@@ -101,8 +102,8 @@ def test_a_target_that_turns_invalid(models, kind, verify):
 
 @pytest.mark.parametrize("kind", [k for k in SOME if k.values[0] not in ("plain", "lookup")])
 def test_a_draft_that_turns_invalid(models, kind):
-    """Exactness does not depend on the draft: no error, and at temperature 0 the very tokens of plain decoding. A
-    cascade keeps no token of such a draft."""
+    """Exactness does not depend on the draft: there is no error, and at temperature 0 the tokens are plain decoding's.
+    A cascade keeps no token of such a draft."""
     target, draft = models
     spoilt = copy.copy(draft)
     todo, quiet = requests_for(kind, 0.0), Request([31, 5], 6, temperature=0.9, seed=3)
@@ -121,7 +122,7 @@ def test_a_draft_that_turns_invalid(models, kind):
 
 
 class OneBadToken(HFModel):
-    """The embedding of token 30 is NaN, and so is all that sees it."""
+    """The embedding of token 30 is NaN, and so is every position that attends to it."""
 
     taken_over = False
 
@@ -136,15 +137,15 @@ class OneBadToken(HFModel):
         if logits is None or not self.taken_over:
             return logits
         logits = logits.float()
-        logits[..., 30] = -math.inf  # nobody says it; a text may hold it
+        logits[..., 30] = -math.inf  # never emitted, but a prompt may hold it
         return logits
 
 
 @pytest.mark.parametrize("whose", ["target", "draft", "both"])
 @pytest.mark.parametrize("kind", SOME)
 def test_nan_among_keys_and_values_stays_in_its_request(kind, whose):
-    """A slot is taken again by a shorter request, beside a longer one: the stale positions that it sees under a mask
-    count 0 times what lies there, which is NaN if they were not cleared."""
+    """A slot is reused by a shorter request, beside a longer one. Stale positions that it sees under a mask count 0
+    times their contents, which is NaN if they were not cleared."""
     good, nearby = (lambda: tiny.llama(0)), (lambda: tiny.nearby(tiny.llama(0)))
     bad = {name: OneBadToken if whose in (name, "both") else Clean for name in ("target", "draft")}
     target, draft = bad["target"](good()), bad["draft"](nearby())
@@ -164,7 +165,7 @@ def test_nan_among_keys_and_values_stays_in_its_request(kind, whose):
 
 
 class Clean(OneBadToken):
-    """The same, without the token that nobody says."""
+    """The same, without the token that is never emitted."""
 
     def __init__(self, model):
         HFModel.__init__(self, model.double(), pack=False)

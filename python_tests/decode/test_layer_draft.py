@@ -67,7 +67,8 @@ def test_minus_infinity_outside_the_head(target, draft, tokens):
 @torch.no_grad()
 @pytest.mark.parametrize("mask", [None, "bool", "additive"])
 def test_cached_steps_equal_one_forward_pass(draft, tokens, mask):
-    """A chunk, then single tokens, then a chunk again. float32: sums in another order, 1e-4 of logits of order 10."""
+    """A chunk, then single tokens, then a chunk again. In float32 sums of another order differ by 1e-4 for logits of
+    about 10."""
     full = draft(tokens).logits
     cache, out, start = None, [], 0
     for width in (5, 1, 1, 3, 2):
@@ -132,7 +133,7 @@ def test_a_smaller_head_can_be_saved(tmp_path, target, draft, tokens):
 
 @torch.no_grad()
 def test_dtype_is_the_drafts_own(tmp_path, target, draft, tokens):
-    """A bfloat16 draft on a float32 target leaves the target's embedding and rotary angles alone."""
+    """A bfloat16 draft of a float32 target does not change the target's embedding and rotary angles."""
     draft.save(tmp_path)
     half = LayerDraft.load(tmp_path, target, torch.bfloat16)
     assert half(tokens).logits.dtype == torch.bfloat16

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session that runs for long: results are popped, nothing of a request stays, a drafter serves one run at a time."""
+"""A long session: results are popped, nothing of a request remains, and a drafter serves one run at a time."""
 
 import gc
 from collections import deque
@@ -30,23 +30,23 @@ def models():
     return adapt(tiny.llama(0)), adapt(tiny.nearby(tiny.llama(0)))
 
 
-# What fills up to a size of its own, by the attribute that holds it, with that size: what a step left of its batch,
-# a histogram of drafts' lengths (0 to a tree's 12 nodes), measurements (128 steps; numbers of tokens in a pass, at most
-# 13 for each request).
+# Containers that grow up to a fixed size, by attribute, with that size: the results of a step for its batch, a
+# histogram of draft lengths (0 to a tree's 12 nodes), measurements (128 steps; numbers of tokens in a pass, at most 13
+# per request).
 OF_A_STEP = dict.fromkeys(("kinds", "survival", "worth", "looked_up"), 3)
 FILLS_UP = OF_A_STEP | {"widths": 13, "passes": 128, "seen": 3 * 13}
 
 
 def entries(root) -> int:
-    """How many entries all containers have that are reachable from here; a tensor is one. Models do not count, nor does
-    what fills up, which is held to its size instead."""
+    """Return the number of entries of all containers reachable from here, with a tensor as one. Models do not count.
+    Containers of fixed size are only checked against it."""
     found, todo, seen = 0, [root], set()
     while todo:
         x = todo.pop()
         if id(x) in seen or isinstance(x, (torch.nn.Module, type, torch.dtype, torch.device)) or callable(x):
             continue
         seen.add(id(x))
-        if isinstance(x, Reading):  # of the last step, where that had a tree
+        if isinstance(x, Reading):  # of the last step, if that had a tree
             assert len(x.rows) <= 3
             continue
         if isinstance(x, Mapping):
@@ -75,8 +75,8 @@ SLOW = [pytest.mark.slow, pytest.mark.thorough]
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in ("both", "plain") else SLOW) for k in KINDS])
 def test_memory_does_not_grow(models, kind):
-    """All containers that can be reached from a session, counted after 40 and after 120 requests, of which some are
-    cancelled and some fail. Kills a list of results, an index of a text and a table of drafts that stay."""
+    """All containers reachable from a session are counted after 40 and after 120 requests, some of them cancelled or
+    failed. Kills: a list of results, an index of a text, or a table of drafts that is kept."""
     target, draft = models
     session = Session(target, KINDS[kind](draft), max_batch=3, capacity=40, tokenizer=tiny.Letters())
     rule = dict(rule="chow", alpha=0.4) if kind == "cascade" else {}
@@ -98,7 +98,7 @@ def test_memory_does_not_grow(models, kind):
 
 
 def test_nothing_of_a_request_stays(models):
-    """Its own objects are gone once its result is popped and let go."""
+    """Its objects are freed once its result is popped and released."""
     target, draft = models
     session = Session(target, KINDS["both"](draft), max_batch=2, capacity=40)
     index = session.submit(Request([11, 12, 13], 5))
@@ -133,7 +133,7 @@ def test_pop(models):
 
 
 def test_a_drafter_serves_one_run_at_a_time(models):
-    """A second run is refused when it begins, not when it fails; the first is not disturbed."""
+    """A second run is refused when it begins, not when it fails. The first is not disturbed."""
     target, draft = models
     lookup, model = PromptLookupDrafter(4), ModelDrafter(draft, 3)
     todo = [some(i) for i in range(3)]
@@ -143,7 +143,7 @@ def test_a_drafter_serves_one_run_at_a_time(models):
             "LookupThenModel",
             LookupThenModel(lookup, model),
             "PromptLookupDrafter",
-        ),  # another drafter, of the same parts
+        ),  # another drafter with the same parts
         ("PromptLookupDrafter", lookup, "PromptLookupDrafter"),
         ("ModelDrafter", model, "ModelDrafter"),
     ]:
@@ -201,7 +201,7 @@ def test_two_streams_at_once_have_drafters_of_their_own(models):
 
 
 def test_statistics_count_what_was_emitted(models):
-    """A text that ends inside a draft has no use for the rest of it: accepted tokens are tokens of the text."""
+    """If a text ends inside a draft, the rest of the draft is not counted: accepted tokens are tokens of the text."""
     target, _ = models
     [whole] = generate(target, [Request([3, 4, 5], 30)]).results
     for end in range(1, 9):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model is tried for when it is taken over: each fault is found and named, rounding is none."""
+"""The probe of a model when it is wrapped: each fault is found and named, and rounding is not taken for one."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ PROMPT = [5, 9, 2, 7, 5, 9, 2]
 
 
 class Faulty(LlamaForCausalLM):
-    """A Llama of a stranger's, whose forward does something of its own with what the loop hands it."""
+    """A Llama whose forward changes something of what the loop passes to it."""
 
     def fault(self, given):
         """given: the arguments of a pass with a cache."""
@@ -101,7 +101,7 @@ def test_chains_are_served_by_a_model_that_ignores_positions():
 
 
 def test_what_is_refused_is_refused_before_anything_is_decoded():
-    """Of a target and of a draft, however deep the draft model lies in its drafter."""
+    """For a target and for a draft, however deep the draft model is in its drafter."""
     other, fine = adapt(faulty(positions_from_the_cache)), adapt(tiny.llama(0))
     todo = [Request(PROMPT, 4)]
     deep = LookupThenModel(PromptLookupDrafter(3), ModelDrafter(other, 2))
@@ -152,7 +152,8 @@ def test_what_does_not_fit_is_said():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("make", [tiny.llama, tiny.gpt2])
 def test_rounding_is_no_failure(make, dtype):
-    """Random models of several spreads, in each dtype: all are served for everything, fast path and own forward."""
+    """Random models of several spreads, in each dtype: all are accepted for everything, on the fast path and with their
+    own forward."""
     for seed in range(2):
         model = make(seed).to(dtype)
         served = HFModel(model)
@@ -167,7 +168,7 @@ def test_a_mixture_of_experts_in_bfloat16():
 
 
 def test_a_model_is_probed_once(monkeypatch):
-    """And again when its modules, dtype or config are others."""
+    """And again if its modules, dtype or config change."""
     runs, honest = [], probing._Probe.run
     monkeypatch.setattr(probing._Probe, "run", lambda self: runs.append(1) or honest(self))
     model = tiny.gpt2(0)
@@ -182,7 +183,7 @@ def test_a_model_is_probed_once(monkeypatch):
 
 
 def test_closeness_tells_rounding_from_faults():
-    """The tolerance is that of the noise: a pass that deviates by 8 times as much agrees, one by 9 times does not; a
+    """The tolerance depends on the noise: a pass that deviates by 8 times the noise agrees, one by 9 times does not. A
     NaN or a lost -inf never agrees, and equal ones do."""
     torch.manual_seed(0)
     want = torch.randn(2, 5, 64)
@@ -213,8 +214,8 @@ def dynamic():
 
 @pytest.mark.parametrize("make", [longrope, dynamic])
 def test_what_is_decided_by_the_longest_row(make):
-    """Up to where a pass begins to place all tokens otherwise the text is plain generate's, in any batch and with
-    drafts that reach further; longer requests are refused with the reason."""
+    """Up to the length at which a pass changes the positions of all tokens, the text is plain generate's, in any batch
+    and with drafts that reach further. Longer requests are refused with the reason."""
     model = make()
     served = adapt(model)
     assert isinstance(served, HFModel) and served.max_positions == 24 and not served.refuses
@@ -236,7 +237,7 @@ def test_longrope_is_found_in_any_dtype(dtype):
 
 
 def test_fixed_scaling_is_not_limited():
-    """yarn and llama3 name the length they were trained with too, and do not look at a pass."""
+    """yarn and llama3 give their training length too, but do not depend on the pass."""
     for kind in ("yarn", "llama3"):
         rope = dict(rope_type=kind, rope_theta=10000.0, factor=4.0, original_max_position_embeddings=24)
         rope |= dict(low_freq_factor=1.0, high_freq_factor=4.0) if kind == "llama3" else {}
@@ -245,8 +246,8 @@ def test_fixed_scaling_is_not_limited():
 
 
 def test_attention_that_takes_no_mask_of_numbers():
-    """Every implementation that transformers knows: one that takes a dense mask is served, the others are refused,
-    whatever they are called."""
+    """Of all implementations in transformers, those that take a dense mask are accepted, and others are refused,
+    whatever their name."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, sdpa_mask
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -269,7 +270,7 @@ def test_attention_that_takes_no_mask_of_numbers():
 
 
 def test_float64_models():
-    """Served: the ops take their logits in float32."""
+    """Accepted: the ops take their logits in float32."""
     for make, lean in ((tiny.llama, True), (tiny.llama, False), (tiny.gpt2, False)):
         model = make(0)
         want = tiny.greedy(model, PROMPT, 12)

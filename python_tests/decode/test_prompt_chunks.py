@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts read in chunks: no pass is wider, of the target and of everything that drafts, and the text is the same.
+"""Prompts read in chunks: no pass of the target or of a drafter is wider, and the text is the same.
 
 test_architectures.py compares texts read in chunks and at once for every architecture.
 """
@@ -39,7 +39,7 @@ DRAFTERS = {
 
 
 class Noting:
-    """Hands all on to a model and notes the width of its passes that read a prompt."""
+    """Passes every call on to a model, and records the width of its passes that read a prompt."""
 
     def __init__(self, model, widths):
         self.model, self.widths = model, widths
@@ -78,7 +78,7 @@ def test_no_pass_is_wider_and_the_text_is_the_same(kind, lean):
 
 
 def test_a_draft_that_reads_states_reads_them_in_chunks():
-    """Each chunk is handed the states that predicted its own tokens: what is drafted is the same."""
+    """Each chunk gets the states that predicted its own tokens, and the drafts are the same."""
     hf = tiny.llama(0)
     drafted = []
     for chunk in (9, PREFILL_CHUNK):
@@ -102,7 +102,7 @@ def test_beam_search_reads_in_chunks(monkeypatch):
 
 
 def test_the_mask_of_a_long_prompt_is_that_of_a_chunk(monkeypatch):
-    """6,000 tokens: the largest mask has 512 x 6,000 entries where it had 36 million."""
+    """6,000 tokens: the largest mask has 512 x 6,000 entries instead of 36 million."""
     from specdec_kernels.decode.models import slot_cache
 
     sizes, honest = [], slot_cache.SlotCache.visible

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol between drafters and the loop, which knows no drafter by name and serves proposals of others' making."""
+"""The protocol between drafters and the loop. The loop knows no drafter by name, and accepts other proposals."""
 
 import ast
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_a_proposal_has_three_implementations():
 
 
 class Recited:
-    """A proposal that inherits nothing: a chain that is scored as a tree of one branch, and verified token by token."""
+    """A proposal that inherits nothing: a chain scored as a tree of one branch, and verified token by token."""
 
     def __init__(self, tokens):
         n, G = tokens.shape
@@ -50,7 +50,7 @@ class Recited:
 
 
 class Recital(decode.Drafter):
-    """Recites what each request will say, but for every fifth token."""
+    """Drafts each request's known continuation, with every fifth token wrong."""
 
     num_lookahead, rules, verifies = 4, ("exact",), ("token",)
 
@@ -80,7 +80,7 @@ def test_a_proposal_of_ones_own():
 
 
 def test_what_a_drafter_refuses_is_refused_before_anything_is_decoded():
-    """The request that cannot be served waits for a slot; the one before it is not begun."""
+    """The request that cannot be served waits for a slot; the one before it is not begun either."""
     _, target, draft = tiny.served()["lean"]
     seen = []
     todo = [decode.Request([1, 2], 9), decode.Request([1, 2], 9, temperature=1.0)]

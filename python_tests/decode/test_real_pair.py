@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The real pair: SmolLM2-135M-Instruct and its distilled draft, in float32. The full check (20 prompts x 64 tokens) is
-`python -m demo.greedy_check`; here a part of it."""
+`python -m demo.greedy_check`; this is a part of it."""
 
 import importlib.util
 import random
@@ -31,7 +31,7 @@ def pair():
 
 
 def test_greedy_output_is_the_targets_own(pair):
-    """Every drafter, batch 1 and 8: token for token, but for ties of the two best logits within 1e-4."""
+    """Every drafter, batch 1 and 8: token for token, except ties of the two best logits within 1e-4."""
     from demo.greedy_check import TIE, check
     from demo.prompts import humaneval
 
@@ -47,8 +47,8 @@ def test_greedy_output_is_the_targets_own(pair):
 
 
 def test_greedy_trees_are_the_targets_own(pair):
-    """Batch 1 and 4, trees that branch (the draft's likeliest tokens, with and without looked-up text) and trees that
-    merge into chains."""
+    """Batch 1 and 4, with trees that branch (the draft's likeliest tokens, with and without looked-up text) and trees
+    that merge into chains."""
     from demo.greedy_check import TIE, check
     from demo.prompts import humaneval
 
@@ -62,7 +62,7 @@ def test_greedy_trees_are_the_targets_own(pair):
 def test_lean_passes_are_the_models_own(pair):
     """Target and draft through LeanLlama against the modules they were made from, on ordinary text, in float32.
 
-    Logits reach 30; 120 products deep their rounding is some 1e-4 at most.
+    Logits reach 30; after 120 products their rounding is about 1e-4 at most.
     """
     from specdec_kernels.decode.models.layer_draft import LayerDraft
     from specdec_kernels.decode.models.load import _source, _weights
@@ -79,7 +79,7 @@ def test_lean_passes_are_the_models_own(pair):
 
 
 def test_sampled_requests_stay_themselves(pair):
-    """At temperature 0.7 a request in a batch keeps its tokens (float32 rounding is far below what moves a draw)."""
+    """At temperature 0.7 a request in a batch keeps its tokens (float32 rounding is far below what changes a draw)."""
     from demo.prompts import humaneval
     from specdec_kernels.decode import LookupThenModel, ModelDrafter, PromptLookupDrafter, Request, generate
 
@@ -93,8 +93,8 @@ def test_sampled_requests_stay_themselves(pair):
 
 
 def test_requests_that_come_and_go_stay_themselves(pair):
-    """Submitted and cancelled at random, each has what it gets alone, but for ties of the two best logits within 1e-4
-    at temperature 0."""
+    """Requests are submitted and cancelled at random. Each gets the same as alone, except ties of the two best logits
+    within 1e-4 at temperature 0."""
     from demo.greedy_check import TIE, first_gap
     from demo.prompts import humaneval
     from specdec_kernels.decode import LookupThenModel, ModelDrafter, PromptLookupDrafter, Request, Session, generate
@@ -119,8 +119,8 @@ def test_requests_that_come_and_go_stay_themselves(pair):
 
 
 def test_beams_are_those_of_plain_beam_search(pair, monkeypatch, capsys):
-    """In beams, scores, order and flags, but where scores lie within the rounding of float32 passes of other shapes:
-    such near ties are listed."""
+    """Beams, scores, order and flags are equal, except where scores lie within the float32 rounding of passes of other
+    shapes. Such near ties are listed."""
     from demo.prompts import humaneval
     from specdec_kernels.decode import BeamDrafter, Request, beam_search, beams
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every field of a request is checked where it is made and where it is submitted; what is refused disturbs nobody."""
+"""Every field of a request is checked when it is made and when it is submitted. A refused request changes no other."""
 
 import dataclasses
 import math
@@ -39,7 +39,7 @@ NO_IDS = [
     np.ones((1, 2), int), np.array([1.5]), [1.0], [True], [None], ["1"], [[1, 2]], [(1,)], [1, -1],
     torch.tensor([1, -1]), [torch.tensor([1])], [np.nan],
 ]  # fmt: skip
-BAD = {  # by the type of a field: what no field of this type takes
+BAD = {  # by the type of a field: values that no field of this type accepts
     list[int]: [*NO_IDS, [], (), np.ones(0, int), torch.ones(0, dtype=torch.int64)],
     tuple[int, ...]: NO_IDS,
     int: NO_INT,
@@ -58,13 +58,13 @@ BAD = {  # by the type of a field: what no field of this type takes
         10**400,
     ],
 }
-BAD_BY_NAME = {  # ranges that a type alone does not tell
+BAD_BY_NAME = {  # ranges that a type alone does not determine
     "max_new_tokens": [0, -1, np.int64(0), torch.tensor(-3)],
     "top_k": [-2, 1 << 63, np.int64(-5)],
     "top_p": [0, 1.0001, np.float32(2), 1e-60],
     "min_p": [1.0001, torch.tensor(2.0)],
 }
-GOOD = {  # by type: equal to what a request keeps of it
+GOOD = {  # by type: equal to the value that a request keeps
     list[int]: [([1, 2], x) for x in ((1, 2), range(1, 3), np.array([1, 2]), torch.tensor([1, 2], dtype=torch.int32))]
     + [([1, 2], [np.int64(1), torch.tensor(2)]), ([1, 2], np.array([1, 2], np.uint8))],
     tuple[int, ...]: [((), ()), ((), []), ((3,), [np.int32(3)]), ((3, 4), torch.tensor([3, 4]))],
@@ -84,8 +84,8 @@ def bad(field):
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
 def test_every_field_refuses_what_it_cannot_take(field):
-    """A field that is added without a check, or of a type that the tables lack, fails here. Kills each check that is
-    left out: all bad values of a type are tried in every field of it."""
+    """A new field without a check, or of a type that the tables lack, fails here. Kills each missing check: every bad
+    value of a type is tried in every field of it."""
     for value in bad(field):
         with pytest.raises((TypeError, ValueError), match=rf"^Request: .*\b{field.name}\b.*got") as caught:
             Request(**(SOME | {field.name: value}))
@@ -149,7 +149,7 @@ def test_what_an_error_says(fields, text):
 
 @pytest.mark.parametrize("seed", [2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64 - 1, 2**64, 10**30, -1])
 def test_seeds_are_folded(seed):
-    """Of any size, by their low 64 bits, as the calls of engines fold them."""
+    """Seeds of any size count by their low 64 bits, as in the calls of engines."""
     target = adapt(tiny.llama(0))
     todo = [Request([1, 2], 6, temperature=1.0, seed=s) for s in (seed, seed % 2**64, seed + 2**64, seed + 1)]
     tokens = [result.tokens for result in generate(target, todo).results]
@@ -162,7 +162,7 @@ def target():
 
 
 def test_submit_checks_again(target):
-    """A request is not what it was when its list was changed since, or when somebody wrote into it."""
+    """A request may have changed since it was made: its list, or a field that was assigned."""
     session = Session(target, max_batch=2, capacity=20)
     ok = session.submit(Request([1, 2], 5))
     for field in FIELDS:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that come and go while others are decoded: none is lost, none sees another, slots are freed at once."""
+"""Requests are added and cancelled while others are decoded: none is lost, none affects another, and slots are freed at
+once."""
 
 import random
 
@@ -24,7 +25,7 @@ RULES = [("exact", None), ("exact", None), ("lenience", 0.5), ("typical", None)]
 
 
 def some_requests(n, rng, rules):
-    """Each with its own prompt, length, parameters, seed, ends and rule."""
+    """Return requests that differ in prompt, length, parameters, seed, ends and rule."""
     prompts = [r.prompt for r in tiny.requests()]
     for seed in range(n):
         rule, alpha = rng.choice(rules)
@@ -48,9 +49,8 @@ CASES = [("both", 60), *(pytest.param(kind, 200, marks=pytest.mark.thorough) for
 @pytest.mark.parametrize("kind, n", CASES)
 @pytest.mark.slow
 def test_requests_come_and_go(models, kind, n):
-    """Bit for bit what each gets alone; of a cancelled one, what it had by then. Kills a slot that is not given back or
-    given twice, a cache or a drafter's state that stays with the slot, a parameter of the batch that was gathered
-    before it changed."""
+    """Each gets the same bits as alone; a cancelled one, what it had by then. Kills: a slot that is not returned or is
+    returned twice, a cache or drafter state that stays with the slot, batch parameters gathered before a change."""
     target, draft = models
     rng, drafter, letters = random.Random(f"{kind} {n}"), DRAFTERS[kind](draft), tiny.Letters()
     rules = RULES if drafter is not None and set(drafter.rules) >= {"lenience", "typical"} else RULES[:1]
@@ -90,7 +90,7 @@ def test_a_cancelled_request_frees_its_slot(models):
 
 
 def test_held_text_comes_with_the_last_event(models):
-    """The start of what may become a stop string waits; a cancelled request's text is that of its tokens."""
+    """The start of a possible stop string is held back. A cancelled request's text is that of its tokens."""
     target, _ = models
     letters = tiny.Letters()
     token = generate(target, [Request([1, 2], 1)]).results[0].tokens[0]
@@ -120,6 +120,6 @@ def test_errors(models):
     for call, text in cases:
         with pytest.raises(ValueError, match=text):
             call()
-    # What was refused has disturbed nobody.
+    # Refused requests have changed nothing.
     assert [t for e in session.events() for t in e.tokens] == generate(target, [Request([1], 4)]).results[0].tokens
     assert session.results[ok].finished == "length" and torch.is_inference_mode_enabled() is False

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request's drafts are does not depend on its slot, on who had the slot before, or on whether a step covers all
-slots or, after one that failed, those from some slot on."""
+"""A request's drafts do not depend on its slot, on the slot's previous request, or on whether a step covers all slots
+or, after a failed one, those from some slot on."""
 
 import copy
 import random
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Boom(Exception):
-    """What no part of the loop raises by itself."""
+    """An error that no part of the loop raises by itself."""
 
 
 @pytest.fixture(scope="module")
@@ -27,15 +27,15 @@ def models():
 
 
 def of_few_prompts(n):
-    """Requests whose texts and drafts have much in common, but not all: what one has drafted or read would often pass
-    for another's. Some repeat themselves with another period."""
+    """Return requests whose texts and drafts are similar but not equal, so that one's drafts would often pass for
+    another's. Some repeat with another period."""
     piece = tiny.requests(1)[0].prompt[:4]
     prompts = piece, piece, (piece + [piece[0]]) * 2, piece * 2
     return [Request(prompts[i % 4], 6 + 3 * (i % 3), temperature=0.6, top_k=3, seed=i) for i in range(n)]
 
 
 def noted(session):
-    """{(request, its tokens so far): its drafts}, of every proposal, which must be the same each time."""
+    """Return {(request, its tokens so far): its drafts} over all proposals, which must be the same each time."""
     found, honest = {}, session.drafter.propose
 
     def propose(batch):
@@ -53,7 +53,7 @@ def noted(session):
 
 
 def failing(model, fails):
-    """The model, whose pass over several requests fails where fails() says so."""
+    """Return the model with a pass over several requests that fails if fails() says so."""
     model, forward = copy.copy(model), model.forward
 
     def call(ids, *args, **options):
@@ -71,8 +71,8 @@ del KINDS["plain"]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_drafts_depend_on_the_request_alone(models, kind):
-    """Requests come, go and are cancelled, so that slots pass from one to another, and every third step is taken in
-    parts. Kills nodes or n-grams that are noted for another slot than that of their request."""
+    """Requests are added, end and are cancelled, so that slots are reused, and every third step runs in parts. Kills:
+    nodes or n-grams recorded for another slot than that of their request."""
     target, draft = models
     todo, rng, passes = of_few_prompts(16), random.Random(kind), iter(range(10**6))
     alone = Session(target, KINDS[kind](draft), max_batch=1, capacity=40)
@@ -90,8 +90,8 @@ def test_drafts_depend_on_the_request_alone(models, kind):
 
 
 def test_drafts_that_came_true_are_not_fed_again(models):
-    """A draft model whose drafts are all accepted is fed two tokens a request at most, the last draft and the one after
-    it: in the step after one that was taken in parts, too."""
+    """A draft model whose drafts are all accepted reads at most two tokens per request, the last draft and the one
+    after it, also in the step after one that ran in parts."""
     target, _ = models
     passes, widths, draft = iter(range(10**6)), [], copy.copy(target)
     forward = draft.forward
@@ -111,7 +111,7 @@ def test_drafts_that_came_true_are_not_fed_again(models):
 
 @pytest.mark.parametrize("gamma", [3, "auto"])
 def test_looked_up_text_is_that_of_the_slot(gamma):
-    """Of three texts in slots 0 to 2, each asked for in a batch that begins at its slot."""
+    """Three texts in slots 0 to 2, each looked up in a batch that begins at its slot."""
     texts = [[1, 2, 3, 4, 1, 2], [5, 1, 2, 7, 8, 9, 1, 2], [1, 2, 6, 6, 1, 2]]
     sequences = [Sequence(i, Request(text, 9)) for i, text in enumerate(texts)]
     drafter = PromptLookupDrafter(gamma, 2, 2)

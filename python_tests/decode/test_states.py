@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A draft that reads the target's states, through the loop: every row it drafts from is the one that a plain recursion
-gives, whatever was accepted before, and the emitted law is the target's."""
+"""A draft that reads the target's states, through the loop. Every row it drafts from equals that of a plain recursion,
+whatever was accepted before, and the output follows the target's distribution."""
 
 import json
 
@@ -55,8 +55,8 @@ def draft(hf):
 
 @torch.inference_mode()
 def expected_row(hf, draft, tokens, drafts):
-    """The draft's logits [V] behind `tokens`, which the target has read, and `drafts`, which it has not: no cache, the
-    last state of each pass the next one's input."""
+    """Return the draft's logits [V] after `tokens`, which the target has read, and `drafts`, which it has not. There is
+    no cache: each pass reads the last state of the one before."""
     states = torch.nn.functional.pad(hf.model(torch.tensor([tokens])).last_hidden_state[:, :-1], (0, 0, 1, 0))
     for k in range(len(drafts) + 1):
         own = draft.hidden(torch.tensor([tokens + drafts[:k]]), states=states)[:, -1:]
@@ -65,7 +65,7 @@ def expected_row(hf, draft, tokens, drafts):
 
 
 def drawn_rows(sequence, proposal, i):
-    """(tokens, drafts before it, the row) of everything drafted for row i of a proposal."""
+    """Return (tokens, drafts before it, the row) of everything drafted for row i of a proposal."""
     tokens = proposal.tokens[i].tolist()
     if not isinstance(proposal, TreeDraft):
         rows = proposal.rows
@@ -82,7 +82,7 @@ def drawn_rows(sequence, proposal, i):
 
 
 def rows_of_a_run(target, served, kind, todo):
-    """All that was drafted from, and the output, three requests at a time."""
+    """Return all rows drafted from, and the output, with three requests at a time."""
     drafter, seen = DRAFTERS[kind](served), []
     honest = drafter.propose
 
@@ -102,8 +102,8 @@ def largest_error(hf, draft, rows):
 
 @pytest.mark.parametrize("kind", DRAFTERS)
 def test_rows_are_those_of_the_recursion(hf, draft, kind):
-    """Sampled and greedy requests that come and go: accepted, rejected and looked-up tokens, slots that move. float32
-    sums in another order: 1e-4 of logits of order 10."""
+    """Sampled and greedy requests are added and end, with accepted, rejected and looked-up tokens and slots that move.
+    In float32 sums of another order differ by 1e-4 for logits of about 10."""
     todo = tiny.requests(n=5, temperature=1.0)
     rows, output = rows_of_a_run(LeanLlama.from_hf(hf), LeanLlama.from_layer_draft(draft), kind, todo)
     assert len(rows) > 15 and 0.1 < output.stats.alpha < 0.9
@@ -112,8 +112,8 @@ def test_rows_are_those_of_the_recursion(hf, draft, kind):
 
 @pytest.mark.parametrize("wrong", ["shifted", "stale", "kept"])
 def test_wrong_states_are_seen(hf, draft, wrong, monkeypatch):
-    """The test above has teeth: states of the token itself, the draft's own in place of the target's, accepted drafts
-    whose keys are not made again."""
+    """Control of the test above: states of the token itself, the draft's own states in place of the target's, and keys
+    of accepted drafts that are not computed again are found."""
     if wrong == "shifted":
         honest = SlotCache.states_before
         monkeypatch.setattr(
@@ -152,7 +152,7 @@ def test_greedy_is_the_models_own(hf, draft, kind, served):
 @pytest.mark.parametrize("kind", ["model", "traversal"])
 @pytest.mark.slow
 def test_joint_law_of_three_tokens(kind):
-    """As in test_decode.py: a bias of total variation 0.06 in the law of V^3 is found 99 times in 100."""
+    """As in test_decode.py: a bias of total variation 0.06 on V^3 is found 99 times in 100."""
     V, n = 4, 10_000
     hf = tiny.llama(3, V, 0.15)
     served = LeanLlama.from_layer_draft(layer_draft(tiny.llama(4, V, 0.15)))
@@ -165,7 +165,7 @@ def test_joint_law_of_three_tokens(kind):
 
 
 def test_drafters_that_have_no_states_to_hand_over(hf, draft):
-    """A model in the middle, a cascade, beams, and a target of another's making: the draft does without."""
+    """A model in the middle, a cascade, beams, and another kind of target: the draft works without states."""
     target, served = LeanLlama.from_hf(hf), LeanLlama.from_layer_draft(draft)
     todo = tiny.requests(n=3)
     for drafter in (HierarchicalDrafter(served, PromptLookupDrafter(3), 4), ModelDrafter(served, 3)):
@@ -181,7 +181,7 @@ def test_drafters_that_have_no_states_to_hand_over(hf, draft):
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["passes", "graphs"])
 def test_on_a_device(graphs):
-    """The step waits for the device once, and replayed passes take new states."""
+    """The step waits for the device once, and replayed passes read new states."""
     devices = pytest.importorskip("bench.devices", reason="needs the source tree's bench")
     todo, served = tiny.requests(n=5), Graphed if graphs else lambda model: model
     with devices.watch() as seen:
@@ -200,7 +200,7 @@ def test_on_a_device(graphs):
 
 
 def test_round_trip(tmp_path, hf, draft):
-    """The projection is saved in int8 with the layers; a folder from before there was one is a draft without."""
+    """The projection is saved in int8 with the layers. A folder from before it existed is a draft without it."""
     draft.save(tmp_path)
     back = LayerDraft.load(tmp_path, hf)
     step = draft.state.weight.abs().amax(1, keepdim=True) / 127
@@ -231,7 +231,7 @@ def test_training_sees_what_the_loop_drafts_from(hf):
 
 @pytest.mark.parametrize("states", [True, False])
 def test_the_demos_reader_gives_the_rows_that_a_draft_begins_with(hf, draft, states):
-    """The text in three pieces, the last row of one of them alone; the recursion's rows where states are given."""
+    """The text is read in three pieces, one of which is the last row alone. Given states give the recursion's rows."""
     reader = pytest.importorskip("demo.reader", reason="needs the source tree's demo")
     tokens = tiny.requests(1)[0].prompt + [3, 1, 4, 1, 5]
     pair = Pair(LeanLlama.from_hf(hf), None, (), LeanLlama.from_layer_draft(draft))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model that is taken over: what changes its forward is served, and it stays as it was."""
+"""A wrapped model: changes of its forward are kept in effect, and the model itself stays unchanged."""
 
 import copy
 import importlib.util
@@ -32,7 +32,7 @@ TOKENS = 12
 
 
 def own_text(model):
-    """Of transformers' generate."""
+    """Return the text of transformers' generate."""
     model.generation_config = GenerationConfig(pad_token_id=0)
     out = []
     for prompt in PROMPTS:
@@ -47,7 +47,7 @@ def texts(target, drafter=None):
 
 
 class Lora(nn.Module):
-    """An adapter as its users write it: the base layer inside, a product of low rank beside it."""
+    """An adapter as users write it: the base layer inside, with a product of low rank beside it."""
 
     def __init__(self, base):
         super().__init__()
@@ -173,8 +173,8 @@ CHANGES = [
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.filterwarnings("ignore")
 def test_what_changes_a_forward_is_served(change):
-    """Every way to change what a module computes without changing the model's class: the text is that of the model's
-    own generate, plain and with drafts. Each changes the text, so that dropping it would be seen."""
+    """Every way to change a module's computation without changing the model's class: the text is that of the model's
+    own generate, plain and with drafts. Each change alters the text, so dropping it would be found."""
     model = tiny.llama(0)
     before = own_text(model)
     assert isinstance(adapt(model), LeanLlama) and texts(adapt(model)) == before
@@ -188,7 +188,7 @@ def test_what_changes_a_forward_is_served(change):
 
 
 def test_what_depends_on_the_whole_pass_is_refused():
-    """Dynamic quantization takes one scale for all tokens of a pass, so no row's logits are its own."""
+    """Dynamic quantization uses one scale for all tokens of a pass, so a row's logits depend on other rows."""
     model = tiny.llama(0)
     torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8, inplace=True)
     with pytest.raises(ValueError, match="cannot be decoded by this loop: a row's logits depend on what else is in a"):
@@ -217,7 +217,7 @@ def test_hooks_for_all_modules():
 
 
 def test_a_patch_of_the_library(monkeypatch):
-    """What nobody can see in the modules is seen in the logits."""
+    """A change that the modules do not show is found in the logits."""
     from transformers.models.llama import modeling_llama
 
     model = tiny.llama(0)
@@ -249,7 +249,7 @@ def test_adapters_of_peft(wrapped):
 
 
 def adapter_folder(path, base):
-    """As peft saves one beside a base model."""
+    """Write an adapter folder as peft does beside a base model."""
     base.save_pretrained(path)
     (path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "base_model_name_or_path": str(path)}))
 
@@ -264,7 +264,7 @@ def test_load_pair_does_not_drop_an_adapter(tmp_path, monkeypatch):
 
 
 def state_of(model):
-    """All that belongs to a model, compared by value and by where it lies."""
+    """Return everything that belongs to a model, to be compared by value and by address."""
     tensors = {
         name: (id(x), x.data_ptr(), x.dtype, x.device, x.requires_grad, x.clone().detach())
         for name, x in (*model.named_parameters(remove_duplicate=False), *model.named_buffers())
@@ -291,7 +291,7 @@ def same(before, after):
 
 
 def mixed_modes(model):
-    """Training, but for one layer that is frozen."""
+    """Set training mode, except for one layer that is frozen."""
     model.train()
     model.requires_grad_(True)
     layers = model.model.layers if hasattr(model, "model") else model.transformer.h
@@ -303,7 +303,7 @@ def mixed_modes(model):
 @pytest.mark.parametrize("lean", [True, False])
 @pytest.mark.parametrize("change", [None, hook])
 def test_a_model_stays_as_it_was(make, lean, change):
-    """When it is taken over, between the steps of a loop, and afterwards; and dropout is off during passes."""
+    """When it is wrapped, between the steps of a loop, and afterwards. Dropout is off during passes."""
     model = make(0)
     want = own_text(model)
     model.config.attention_dropout = model.config.attn_pdrop = 0.9
@@ -345,7 +345,7 @@ def test_a_pass_that_fails_leaves_the_mode():
 
 
 def test_a_checkpoint_behind_it(tmp_path):
-    """Qwen2's linears have biases, so it goes by its own forward; what it saves is whole."""
+    """Qwen2's linears have biases, so its own forward is used; its saved checkpoint is complete."""
     from support import architectures
 
     model = architectures.build("qwen2")
@@ -357,7 +357,7 @@ def test_a_checkpoint_behind_it(tmp_path):
 
 
 def test_packing_is_for_a_model_that_is_given_away():
-    """And only for linears that are nothing else."""
+    """And only for plain linears."""
     model = tiny.gpt2(0)
     hook_of = model.lm_head.register_forward_pre_hook(lambda module, args: None)
     packed = adapt(model, pack=True)

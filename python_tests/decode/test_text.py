@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text as it arrives: equal to the decoding of the whole at a linear cost; stop strings that see special tokens."""
+"""Streamed text: equal to the decoding of the whole at linear cost, with stop strings that may contain special
+tokens."""
 
 import functools
 import json
@@ -31,12 +32,12 @@ def vocabulary(tokenizer):
 
 
 def known(tokenizer, ids):
-    """Without special tokens and ids that the tokenizer does not know."""
+    """Return the ids without special tokens and ids that the tokenizer does not know."""
     return [i for i in ids if i < len(vocabulary(tokenizer)) and i not in special(tokenizer)]
 
 
 def expected(tokenizer, ids):
-    """The decoding of the whole; of a run of byte tokens that holds invalid ones, its valid characters stay."""
+    """Return the decoding of the whole. In a run of byte tokens with invalid ones, valid characters are kept."""
     names = tokenizer.convert_ids_to_tokens(ids := known(tokenizer, ids))
     fallback = BYTES[0] in vocabulary(tokenizer)
     out, end = "", 0
@@ -54,7 +55,7 @@ def expected(tokenizer, ids):
 
 
 def streamed(tokenizer, ids, stop=()):
-    """The pieces, and whether a stop string was met."""
+    """Return the pieces, and whether a stop string was met."""
     stream, pieces = TextStream(tokenizer, stop), []
     for i in ids:
         text, stopped = stream.push(i)
@@ -66,7 +67,7 @@ def streamed(tokenizer, ids, stop=()):
 
 @st.composite
 def ids_of(draw, tokenizer):
-    """Runs of any ids, of ids that are parts of characters, and of special and unknown ones."""
+    """Return runs of any ids, of ids that are parts of characters, and of special and unknown ones."""
     V, vocab = len(vocabulary(tokenizer)), vocabulary(tokenizer)
     names = [name for name in BYTES if name in vocab] or [t for t in vocab if len(t) <= 3]
     parts = [vocab[name] for name in names]
@@ -77,7 +78,7 @@ def ids_of(draw, tokenizer):
 
 
 def spelled(tokenizer, text):
-    """Byte by byte where the vocabulary has bytes."""
+    """Return the ids of a text, byte by byte if the vocabulary has bytes."""
     vocab = vocabulary(tokenizer)
     names = [BYTES[b] for b in text.encode()]
     if names[0] not in vocab:
@@ -95,8 +96,9 @@ def test_text_is_the_decoding_of_the_whole(kind):
         pieces, _ = streamed(tokenizer, ids)
         assert "".join(pieces) == expected(tokenizer, ids)
         if kind in (*BY_BYTES, "word_piece"):
-            assert expected(tokenizer, ids) == decoded(tokenizer, ids)  # no run of byte tokens: the whole itself
-            for n in range(len(ids)):  # and nothing is held back but one character that may be incomplete
+            # no run of byte tokens: exactly the decoding of the whole
+            assert expected(tokenizer, ids) == decoded(tokenizer, ids)
+            for n in range(len(ids)):  # and nothing is held back except one character that may be incomplete
                 so_far = decoded(tokenizer, ids[: n + 1])
                 assert "".join(pieces[: n + 1]) == so_far.removesuffix("\ufffd")
 
@@ -105,7 +107,7 @@ def test_text_is_the_decoding_of_the_whole(kind):
 
 @pytest.mark.parametrize("kind", ["byte_fallback", "unigram"])
 def test_valid_bytes_are_the_decoding_of_the_whole(kind):
-    """Characters in byte tokens, special tokens among their bytes: not one is changed, none waits for the next."""
+    """Characters in byte tokens with special tokens among their bytes: none is changed, and none waits for the next."""
     tokenizer = MAKE[kind]()
     for text in ("\u4f60\U0001f600\u00e9" * 9, " a\u4f60 b", "\u00e9 x", "\ufffd\ufffda"):
         ids = spelled(tokenizer, text)
@@ -115,7 +117,7 @@ def test_valid_bytes_are_the_decoding_of_the_whole(kind):
 
 
 def test_the_inputs_are_not_vacuous():
-    """Invalid bytes are there; a run of byte tokens is not always what the tokenizer's own decoder makes of it."""
+    """Invalid bytes occur, and a run of byte tokens sometimes differs from the tokenizer's own decoding."""
     fallback, level = MAKE["byte_fallback"](), MAKE["byte_level"]()
     ids = [0xFF, *spelled(fallback, "\u4f60")]
     assert (decoded(fallback, ids), "".join(streamed(fallback, ids)[0])) == ("\ufffd" * 4, "\ufffd\u4f60")
@@ -155,7 +157,8 @@ def ids_named(tokenizer, names):
 @pytest.mark.parametrize("what", ENDLESS)
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback", "unigram"])
 def test_an_endless_run_costs_the_same_at_every_token(kind, what):
-    """Ids that are decoded for a token: at most two windows and its neighbours, after 1,000 as after 10."""
+    """The number of ids decoded per token is at most two windows and their neighbours, after 1,000 tokens as after
+    10."""
     tokenizer = MAKE[kind]()
     counting = tokenizers.Counting(tokenizer)
     stream, ids = TextStream(counting, ("zz",)), list(ids_named(tokenizer, ENDLESS[what](tokenizer)))
@@ -167,7 +170,7 @@ def test_an_endless_run_costs_the_same_at_every_token(kind, what):
 
 
 def spoken(kind):
-    """Ids of words alone, whose text does not depend on what follows, and special ones."""
+    """Return ids of words only, whose text does not depend on what follows, and special ones."""
     tokenizer = MAKE[kind]()
     vocab = vocabulary(tokenizer)
     if kind == "word_piece":
@@ -186,7 +189,8 @@ STOPS = st.one_of(
 
 
 def stopped_text(tokenizer, ids, stops):
-    """Character by character: the text before the first stop string that is complete, and the tokens until then."""
+    """Return, found character by character, the text before the first complete stop string, and the tokens until
+    then."""
     whole, shown, ends = "", [], []
     for n, i in enumerate(ids):
         skip = i not in special(tokenizer)
@@ -204,7 +208,7 @@ def stopped_text(tokenizer, ids, stops):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_stop_strings_see_special_tokens(kind):
-    """Against a search of the whole, character by character: its text, and the very token that it ends with."""
+    """Against a search of the whole, character by character: its text, and the exact token at which it ends."""
     tokenizer, met = MAKE[kind](), set()
 
     @settings(max_examples=150, deadline=None, derandomize=True, database=None)
@@ -217,11 +221,11 @@ def test_stop_strings_see_special_tokens(kind):
         met.add((stopped, any("|" in s for s in stops)))
 
     check()
-    assert len(met) == 4  # with and without special tokens in them, met and not
+    assert len(met) == 4  # with and without special tokens in them, found and not
 
 
 def test_a_turn_ends_where_the_model_ends_it():
-    """SPECIAL[0] is no part of the text; what stands before it in the stop string is not shown either."""
+    """SPECIAL[0] is not part of the text, and the part of the stop string before it is not shown either."""
     tokenizer = MAKE["byte_level"]()
     ids = list(ids_named(tokenizer, ["a", " foo", SPECIAL[0], "b"]))
     assert streamed(tokenizer, ids) == (["a", " foo", "", "b", ""], False)
@@ -229,11 +233,11 @@ def test_a_turn_ends_where_the_model_ends_it():
     assert streamed(tokenizer, ids, (" foo" + SPECIAL[0],)) == (["a", "", ""], True)
     assert streamed(tokenizer, ids, ("foo" + SPECIAL[0] + "c",)) == (["a", " ", "", "foob", ""], False)
     typed = [*ids[:2], *spelled(tokenizer, SPECIAL[0])]
-    assert streamed(tokenizer, typed, (SPECIAL[0],))[1]  # typed out as text, it stops too
+    assert streamed(tokenizer, typed, (SPECIAL[0],))[1]  # typed as text, it stops too
 
 
 def test_in_the_loop():
-    """A special token as the stop string of a request ends it, at that token; without one it is passed over."""
+    """A special token as the stop string of a request ends it at that token; otherwise the token is skipped."""
     tokenizer = tokenizers.byte_level()
     model = tiny.llama(3, vocab=len(tokenizer))
     free = tiny.greedy(model, [5, 6, 7], 12)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models in .gguf files are unpacked once, whole or not at all, and what is kept is what was packed."""
+"""Models in .gguf files are unpacked once, completely or not at all, and unpacked models equal the packed ones."""
 
 import os
 from pathlib import Path
@@ -25,7 +25,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def packed(path, seed=0):
-    """A Llama of one layer, with a tokenizer of letters, as llama.cpp keeps them."""
+    """Write a Llama of one layer, with a tokenizer of letters, as llama.cpp does."""
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_context_length(64)
@@ -86,7 +86,7 @@ def test_each_content_and_dtype_is_kept_apart(cache, tmp_path):
 
 
 def test_processes_that_start_together(cache, tmp_path, monkeypatch):
-    """The folder of who is second is dropped, and both find a whole one."""
+    """The slower process drops its folder, and both find a complete one."""
     path, rename = packed(tmp_path / "model.gguf"), os.rename
 
     def after_another(made, folder):

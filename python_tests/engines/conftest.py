@@ -11,13 +11,13 @@ from support.paths import ROOT
 
 @pytest.fixture
 def vllm_modules(monkeypatch):
-    """Stand-ins for those modules of vLLM that the plugin imports."""
+    """Put stand-ins for the modules of vLLM that the plugin imports into sys.modules."""
     vllm_stub.modules(monkeypatch)
 
 
 @pytest.fixture
 def run_python(tmp_path):
-    """A program of its own, which saves to sys.argv[1] what is returned."""
+    """Return a function that runs a program in a new process. It saves its result to sys.argv[1], which is returned."""
 
     def run(code, **environment):
         out = tmp_path / "out.pt"

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What FlashInfer and SGLang say that their kernels decide, walked one request at a time in float64."""
+"""The decisions of FlashInfer's and SGLang's kernels by their documentation, one request at a time in float64."""
 
 import numpy as np
 
 
 def drawn(weights, coin):
-    """The first id whose running sum exceeds coin times the total."""
+    """Return the first id whose running sum exceeds the coin (their uniform) times the total."""
     return int(np.argmax(np.cumsum(weights) > coin * weights.sum()))
 
 
 def chain(p, q, drafts, coins, final):
-    """(accepted drafts, the token behind them): p [G+1, V], q [G, V]."""
+    """Return (accepted drafts, the token after them): p [G+1, V], q [G, V]."""
     for i, d in enumerate(drafts):
         if not coins[i] * q[i, d] < p[i, d]:
             return i, drawn(np.maximum(p[i] - q[i], 0), final)
@@ -18,7 +18,7 @@ def chain(p, q, drafts, coins, final):
 
 
 def block(p, q, drafts, coins, final):
-    """As chain, the block as a whole: the longest prefix whose coin lies below its h is kept."""
+    """As chain, with block verification: the longest prefix whose coin lies below its h is kept."""
     G = len(drafts)
     r, tau, scale = 1.0, 0, 1.0
     for i, d in enumerate(drafts):
@@ -32,7 +32,8 @@ def block(p, q, drafts, coins, final):
 
 
 def tree(first, sibling, tokens, p, coins, final, depth, single=1.0, acc=1.0):
-    """(path, tokens behind its nodes): one coin a visited node, laid against the running sum of its children's p."""
+    """Return (path, tokens after its nodes). Each visited node has one coin, compared with the running sum of its
+    children's p."""
     node, path, out = 0, [0], []
     while True:
         weights, seen, child = p[node].copy(), 0.0, first[node] if len(out) < depth else -1
@@ -64,10 +65,11 @@ def greedy(first, sibling, tokens, chosen, depth):
 
 
 def eagle(rng, topk, depth, selected):
-    """A drafter's tree: (numbers of the groups' parents, the numbers selected, ascending, each one's parent number).
+    """Return a drafter's tree: (the numbers of the groups' parents, the selected numbers, ascending, each one's
+    parent).
 
-    topk drafts of the root, then at each level topk drafts of each of the topk best of the level before. A child scores
-    less than its parent, so the best of all hold the parents of each of theirs.
+    There are topk drafts of the root, then at each level topk drafts for each of the topk best of the level before. A
+    child scores less than its parent, so the best of all include the parents of each of theirs.
     """
     scores, parent_of, groups = list(rng.random(topk)), [-1] * topk, [-1]
     level = list(range(topk))

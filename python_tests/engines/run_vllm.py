@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs vLLM on jobs from standard input and prints what it emitted, as JSON on the last line.
+"""Run vLLM on jobs from standard input, and print its output as JSON on the last line.
 
 A job: {"speculative": vLLM's speculative_config or null, "dtype": ..., "calls": [{"prompts": [...], "seeds": [...] or
-null, "sampling": SamplingParams' arguments, or a list of them, one a prompt}, ...]}, and "requests": how many run at
-once; "engine": more of LLM's arguments. Its answer: {"tokens": a list a call, "texts", "ranks" likewise, "accepted": n,
-"drafted": n}.
+null, "sampling": SamplingParams' arguments, or a list with one for each prompt}, ...]}, and "requests": how many run at
+once; "engine": more of LLM's arguments. The output: {"tokens": a list per call, "texts" and "ranks" likewise,
+"accepted": n, "drafted": n}.
 """
 
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs in examples/ run, by the commands that they state."""
+"""The programs in examples/ run with the commands that they give."""
 
 import os
 import re
@@ -19,7 +19,7 @@ EXAMPLES = ROOT / "examples"
 
 
 def run(command, folder=ROOT, **environment):
-    """In a process that finds this Python, this package and torch's linker."""
+    """Run in a process that finds this Python, this package and torch's linker."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)} | environment
     done = subprocess.run(["bash", "-ec", command], cwd=folder, env=environment, capture_output=True, text=True)
@@ -51,7 +51,7 @@ def test_tensor_parallel():
 
 
 def test_the_step_keeps_and_rejects_drafts(monkeypatch):
-    """What is exported is not vacuous."""
+    """Not vacuous: the exported step accepts and rejects drafts."""
     monkeypatch.syspath_prepend(EXAMPLES)
     from export import Step, inputs
 
@@ -63,7 +63,7 @@ def test_the_step_keeps_and_rejects_drafts(monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
 def test_cpp_without_python(tmp_path):
-    """Built and run by the commands of its comment; it prints what the same call gives here."""
+    """Built and run with the commands of its comment. It prints what the same call gives here."""
     text = (EXAMPLES / "cpp" / "verify_chain.cpp").read_text()
     commands = re.findall(r"^//   (.*)$", text, re.M)
     assert len(commands) == 3

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlashInfer's chain_speculative_sampling on our ops: what its documentation says, by the coins that ours draw."""
+"""FlashInfer's chain_speculative_sampling on our ops: the results that its documentation gives for the uniforms of
+ours."""
 
 import peer_walks
 import pytest
@@ -10,14 +11,14 @@ from specdec_kernels import uniforms
 from specdec_kernels.integrations.flashinfer import chain_speculative_sampling
 from specdec_kernels.registry import DOMAIN_FINAL
 
-pytestmark = pytest.mark.one_backend  # a wrapper of ops that each backend shows by themselves
+pytestmark = pytest.mark.one_backend  # a wrapper of ops, which other tests run on each backend
 
 B, G, V = 64, 4, 7
 
 
 @pytest.fixture(scope="module")
 def inputs():
-    """Rows near enough for every accepted length to come up."""
+    """Return rows near enough that every accepted length occurs."""
     generator = torch.Generator().manual_seed(1)
     p = torch.softmax(torch.randn(B, G + 1, V, generator=generator) * 2, -1)
     q = (p[:, :-1] + torch.softmax(torch.randn(B, G, V, generator=generator), -1)) / 2
@@ -26,7 +27,7 @@ def inputs():
 
 
 def numbers(seed, offset):
-    """Coins of the tests [B, G] and of the final draw [B], as the docstring says."""
+    """Return the coins of the tests [B, G] and of the final draw [B], as the docstring defines them."""
     seeds = torch.as_tensor(seed) ^ (torch.arange(B) << 40)
     offsets = torch.as_tensor(offset).expand(B).contiguous()
     return uniforms(seeds, offsets, G), uniforms(seeds, offsets, 1, DOMAIN_FINAL)[:, 0]
@@ -68,7 +69,7 @@ def test_what_is_emitted(op_backend, inputs, seed, offset, ids):
 
 
 def test_seeds_of_every_width(inputs):
-    """An int32 seed or offset is its value, in a tensor of one and of many."""
+    """An int32 seed or offset counts by its value, in a tensor of one entry and of many."""
     q, tokens, p = inputs
     for given in (torch.tensor([7]), torch.arange(B) - 3):
         widths = [given.to(dtype) for dtype in (torch.int32, torch.int64)]
@@ -109,7 +110,7 @@ def test_generators(inputs):
 
 
 def test_rows_of_one_seed_draw_different_numbers():
-    """One number for a batch of equal requests: chi-square of the first token, three degrees of freedom, p = 1e-6."""
+    """Equal requests with one seed for the batch: chi-square of the first token, three degrees of freedom, p = 1e-6."""
     n, p = 4000, torch.tensor([0.1, 0.2, 0.3, 0.4])
     q = torch.tensor([0.4, 0.3, 0.2, 0.1])
     drafts = torch.multinomial(q, n, True, generator=torch.Generator().manual_seed(2)).view(n, 1)
@@ -117,18 +118,18 @@ def test_rows_of_one_seed_draw_different_numbers():
         q.expand(n, 1, 4), drafts, p.expand(n, 2, 4), seed=11, offset=0
     )
     assert ((tokens[:, 0].bincount(minlength=4) - n * p) ** 2 / (n * p)).sum() < 30.66
-    assert torch.equal(singles, emitted)  # of one draft they are the same
+    assert torch.equal(singles, emitted)  # with one draft they are the same
     kept = torch.minimum(p, q).sum()
     assert abs(emitted.double().mean() - kept) < 5 * (kept * (1 - kept) / n) ** 0.5
 
 
 def test_edges():
-    """Drafts that no row explains: q = 0, an id that is none, equal rows."""
+    """Drafts that no row explains: q = 0, an id out of range, equal rows."""
     p = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]]).expand(50, 2, 3)
     q = torch.tensor([0.0, 1.0, 0.0]).expand(50, 1, 3)
     tokens, singles, emitted = chain_speculative_sampling(q, torch.zeros(50, 1, dtype=torch.int32), p, seed=1, offset=0)
     assert not singles.any() and not emitted.any() and (tokens[:, 0] == 0).all() and (tokens[:, 1] == -1).all()
-    sure = torch.tensor([1.0, 0.0, 0.0]).expand(50, 1, 3)  # of id 0, as which -1 must not pass
+    sure = torch.tensor([1.0, 0.0, 0.0]).expand(50, 1, 3)  # id 0's, which -1 must not be taken for
     tokens, singles, emitted = chain_speculative_sampling(sure, torch.full((50, 1), -1), p, seed=1, offset=0)
     assert not singles.any() and not emitted.any() and set(tokens[:, 0].tolist()) == {0, 1}
     drafts = torch.ones(50, 1, dtype=torch.int64)

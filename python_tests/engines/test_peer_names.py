@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modules that carry an engine's names: nothing of the engine is imported, signatures are theirs, examples run."""
+"""The modules with an engine's names import nothing of the engine, have its signatures, and their examples run."""
 
 import doctest
 import inspect
@@ -16,7 +16,7 @@ OUTPUTS = "predicts accept_index accept_token_num"
 LINKS = "candidates retrive_index retrive_next_token retrive_next_sibling"
 COINS = "uniform_samples uniform_samples_for_final_sampling target_probs draft_probs"
 THRESHOLDS = "threshold_single threshold_acc deterministic"
-SIGNATURES = {  # as FlashInfer 0.7.2 and SGLang 0.5.23 have them
+SIGNATURES = {  # as in FlashInfer 0.7.2 and SGLang 0.5.23
     flashinfer.chain_speculative_sampling: "draft_probs draft_token_ids target_probs maybe_output_accepted_token_num "
     "maybe_output_emitted_draft_token_num deterministic generator seed offset",
     sglang.tree_speculative_sampling_target_only: f"{OUTPUTS} {LINKS} {COINS} {THRESHOLDS}",
@@ -55,7 +55,7 @@ def test_examples_print_what_they_say():
 
 
 def test_no_call_looks_at_a_value():
-    """On tensors without values, as torch.compile and a captured graph see them."""
+    """On tensors without values, as torch.compile and a captured graph have them."""
     B, N, S, V = 3, 6, 4, 8
     with FakeTensorMode():
         ids = lambda *shape: torch.empty(shape, dtype=torch.int64)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's calls on our ops: token by token what its contract says of the same coins, in the buffers it hands over."""
+"""SGLang's calls on our ops: with the same coins, token by token the results of its contract, in the buffers that it
+passes."""
 
 import numpy as np
 import peer_walks
@@ -11,7 +12,7 @@ from specdec_kernels import testing, verify_chain
 from specdec_kernels.integrations import sglang
 from specdec_kernels.rows import Rows
 
-pytestmark = pytest.mark.one_backend  # wrappers of ops that each backend shows by themselves
+pytestmark = pytest.mark.one_backend  # wrappers of ops, which other tests run on each backend
 
 B, N, S, V = 48, 9, 5, 7
 UNUSED = -7
@@ -31,7 +32,7 @@ def buffers(B, N, S):
 
 
 def random_trees(seed, B=B, N=N):
-    """Links and places of trees with distinct siblings, in any order of siblings: (tokens, places, first, sibling)."""
+    """Return links and positions of trees with distinct siblings in any order: (tokens, positions, first, sibling)."""
     generator = torch.Generator().manual_seed(seed)
     tokens, first, sibling = torch.zeros(B, N, dtype=torch.int64), *torch.full((2, B, N), -1)
     for b in range(B):
@@ -53,7 +54,7 @@ def random_trees(seed, B=B, N=N):
 
 
 def called(name, out, *args, **kwargs):
-    """The call in a process of the backend; what it wrote."""
+    """Make the call in a process of the backend; return what it wrote."""
     assert getattr(sglang, name)(*out, *args, **kwargs) is None
     return out
 
@@ -106,7 +107,7 @@ def test_tree_leaves_drafts_and_unused_places_alone():
 
 
 def test_a_coin_of_zero_accepts_nothing_forbidden():
-    """Where SGLang's <= would: documented as different."""
+    """SGLang's <= would accept; the difference is documented."""
     tokens, places = torch.tensor([[0, 1, 2]]), torch.tensor([[0, 1, 2]])
     first, sibling = torch.tensor([[1, -1, -1]]), torch.tensor([[-1, 2, -1]])
     p = torch.tensor([0.0, 0.0, 0.3, 0.7]).expand(1, 3, 4)
@@ -118,7 +119,7 @@ def test_a_coin_of_zero_accepts_nothing_forbidden():
 
 
 def test_equal_siblings_do_not_bias_the_law():
-    """Stratified coins: of drafts A, A, B the first token has the target's law to 1 / n."""
+    """With stratified coins and drafts A, A, B, the first token follows the target to within 1 / n."""
     n = 400
     tokens, places = torch.tensor([[0, 1, 1, 2]]).expand(n, 4), torch.arange(4 * n).view(n, 4)
     first, sibling = torch.tensor([[1, -1, -1, -1]]).expand(n, 4), torch.tensor([[-1, 2, 3, -1]]).expand(n, 4)
@@ -146,7 +147,7 @@ def test_greedy_tree(op_backend):
 @pytest.mark.parametrize("block", [False, True])
 def test_chain(op_backend, block):
     p, q = probabilities(B, S, V, seed=11), probabilities(B, S - 1, V, seed=12, sharp=1.0)
-    q = (q + p[:, :-1]) / 2  # near enough to p that some requests keep all
+    q = (q + p[:, :-1]) / 2  # near enough to p that some requests accept all
     drafts = torch.multinomial(q.flatten(0, 1), 1, generator=torch.Generator().manual_seed(13)).view(B, S - 1)
     tokens = torch.cat([torch.full((B, 1), 3), drafts], 1)
     places = torch.arange(B * S).view(B, S).flip(1)
@@ -166,7 +167,7 @@ def test_chain(op_backend, block):
 
 
 def test_chain_takes_rows_behind_the_drafts_and_halves():
-    """A draft buffer with a row more, and a peer of lower precision."""
+    """A draft buffer with one more row, and inputs in half precision."""
     p, q = probabilities(B, S, V, seed=16).bfloat16(), probabilities(B, S, V, seed=17).bfloat16()
     tokens, places = torch.randint(V, (B, S)), torch.arange(B * S).view(B, S)
     u, final = coins(B, S, seed=18), coins(B, seed=19)
@@ -218,7 +219,7 @@ def test_blockwise_rejection(drafted):
 
 
 def test_blockwise_rejection_draws_anew_for_each_row_and_step():
-    """Rows of one law and one key: a wrong seed would give every request the same tokens."""
+    """Rows of one distribution and one key: with a wrong seed every request would get the same tokens."""
     noise, n = sglang.make_rejection_noise(3, "cpu"), 2000
     p = torch.tensor([0.1, 0.2, 0.3, 0.4])
     seen = []
@@ -237,7 +238,7 @@ def test_blockwise_rejection_draws_anew_for_each_row_and_step():
 
 
 def plain_tree(groups, selected, parent_numbers):
-    """Parents by node, children in order."""
+    """Return parents by node, with children in order."""
     node_of = {number: i + 1 for i, number in enumerate(selected)}
     parents = [-1] + [0 if number < 0 else node_of[number] for number in parent_numbers]
     return parents
@@ -289,7 +290,8 @@ def test_build_tree(topk, depth, nodes, mode):
 
 
 def test_build_tree_without_a_parent():
-    """Draft 4 hangs on draft 1, which was not selected: padding, in no list; its neighbours are as ever."""
+    """The parent of draft 4 is draft 1, which was not selected. Draft 4 becomes padding in no list; its neighbours stay
+    the same."""
     groups, chosen = torch.tensor([[-1, 0, 1]]), torch.tensor([[0, 2, 4]])
     mask, positions = torch.ones(16, dtype=torch.bool), torch.zeros(4, dtype=torch.int64)
     places, first, sibling = torch.full((3, 1, 4), 9)
@@ -302,7 +304,7 @@ def test_build_tree_without_a_parent():
 
 @pytest.mark.parametrize("number", [2, 3])
 def test_build_tree_of_a_parent_that_does_not_come_before(number):
-    """Draft 2 as a child of itself, or of draft 3: no child of anybody."""
+    """Draft 2 as its own child, or as a child of draft 3: it is no node's child."""
     groups, chosen = torch.tensor([[-1, number, 1]]), torch.tensor([[0, 2, 3]])
     places, first, sibling = torch.full((3, 1, 4), -1)
     out = (torch.ones(16, dtype=torch.bool), torch.zeros(4, dtype=torch.int64), places, first, sibling)
@@ -312,7 +314,8 @@ def test_build_tree_of_a_parent_that_does_not_come_before(number):
 
 def test_the_built_tree_is_what_the_others_take():
     """From SGLang's numbers to the tokens that are kept."""
-    groups, chosen = torch.tensor([[-1, 0, 1]]), torch.tensor([[0, 1, 2, 3]])  # two of the root, both children of 0
+    # two children of the root, both children of 0
+    groups, chosen = torch.tensor([[-1, 0, 1]]), torch.tensor([[0, 1, 2, 3]])
     places, first, sibling = torch.full((3, 1, 5), -1)
     out = (torch.ones(25, dtype=torch.bool), torch.zeros(5, dtype=torch.int64), places, first, sibling)
     sglang.build_tree_kernel_efficient(groups, chosen, torch.tensor([0]), *out, 2, 2, 5, 1)

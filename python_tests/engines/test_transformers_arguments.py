@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What speculative makes of its own keywords, what generate keeps from it, streamers and stop strings."""
+"""The keywords of speculative, the arguments that generate does not pass on, streamers, and stop strings."""
 
 import inspect
 import threading
@@ -31,7 +31,7 @@ def run(model, ids=IDS, **more):
     return model.generate(ids, custom_generate=speculative, **inputs)
 
 
-# keyword -> [(value, what the error says after "speculative: ")]
+# keyword -> [(value, the error text after "speculative: ")]
 BAD = {
     "drafter": [
         ("x", "drafter must be a decode.Drafter, a transformers model or None, got 'x'"),
@@ -78,7 +78,7 @@ BAD = {
 
 
 def test_every_keyword_is_checked(model):
-    """A walk over the signature: each keyword has values that are refused by name, before a model is asked."""
+    """For every keyword in the signature, wrong values raise an error with its name, before a model is called."""
     kinds = inspect.Parameter
     own = [name for name, p in inspect.signature(speculative).parameters.items() if p.kind is kinds.KEYWORD_ONLY]
     assert list(BAD) == own
@@ -101,7 +101,7 @@ def test_what_is_not_wrapped_is_told_how(model):
 
 @pytest.mark.parametrize("seed", [2**63 - 1, 2**63, -(2**63), 2**64, -1, np.uint64(2**63 - 1), torch.tensor(2**63 - 1)])
 def test_seeds_of_any_size(model, seed):
-    """Folded into 64 bits, row by row: row b draws by seed + b, whatever that comes to."""
+    """Seeds are wrapped to 64 bits, row by row: row b uses seed + b, whatever its size."""
     both = run(model, IDS.repeat(2, 1), do_sample=True, seed=seed)
     for b in range(2):
         folded = (int(seed) + b + 2**63) % 2**64 - 2**63
@@ -122,7 +122,7 @@ class Noting(BaseStreamer):
 
 @pytest.mark.parametrize("kind", ["plain", "lookup", "model"])
 def test_a_streamer_gets_the_tokens_step_by_step(model, kind):
-    """The prompt as generate puts it, then each step's tokens, then the end, once."""
+    """The streamer gets the prompt as from generate, then each step's tokens, then one end."""
     draft = adapt(tiny.nearby(tiny.llama(0, vocab=model.config.vocab_size)), lean=False, pack=False)
     drafter = {"plain": None, "lookup": PromptLookupDrafter(3), "model": ModelDrafter(draft, 3)}[kind]
     streamer, ours = Noting(), Output()
@@ -134,7 +134,7 @@ def test_a_streamer_gets_the_tokens_step_by_step(model, kind):
 
 
 def test_an_iterator_in_another_thread_ends(model):
-    """TextIteratorStreamer's reader gets the text, and does not wait for ever where an error is raised."""
+    """TextIteratorStreamer's reader gets the text, and does not wait forever if an error is raised."""
     tokenizer = MAKE["byte_level"]()
     for more, wrong in (({}, False), ({"num_beams": 2}, True), ({"drafter": "x"}, True)):
         streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=60)
@@ -162,7 +162,7 @@ def test_a_streamer_is_for_one_prompt(model):
 
 
 def test_a_row_that_ends_in_an_error(model, monkeypatch):
-    """It is raised, with its reason, and the streamer ends."""
+    """The error is raised with its reason, and the streamer ends."""
 
     def stream(*_, **__):
         yield SimpleNamespace(index=0, tokens=[3], finished=None, error=None)
@@ -176,7 +176,7 @@ def test_a_row_that_ends_in_an_error(model, monkeypatch):
 
 
 def test_stop_strings(model):
-    """A row ends with the token that completes one; special tokens count; other rows go on."""
+    """A row ends with the token that completes a stop string. Special tokens count, and other rows go on."""
     tokenizer = MAKE["byte_level"]()
     ids = torch.tensor([[5, 6, 7, 5, 6], [9, 8, 9, 8, 9]])
     free = run(model, ids)[:, 5:]
@@ -194,7 +194,7 @@ def test_stop_strings(model):
     assert (run(biased, ids[:1])[0, 5:] == special).sum() >= 1 and run(biased, ids[:1]).size(1) == 17
 
 
-# What generate keeps from a custom_generate: docs/engines.md has the table.
+# Arguments that generate does not pass to a custom_generate; the table is in docs/engines.md.
 DROPPED = {
     "streamer": lambda model: Noting(),
     "assistant_model": lambda model: tiny.nearby(tiny.llama(0, vocab=model.config.vocab_size)),
@@ -206,7 +206,7 @@ DROPPED = {
 
 @pytest.mark.parametrize("name", DROPPED)
 def test_what_generate_keeps(model, name):
-    """The table is true of this transformers: the argument does not arrive, so nothing here could refuse it."""
+    """The table holds for the installed transformers: the argument does not arrive, so it could not be refused here."""
     arrived = {}
 
     def custom(model, input_ids, **kwargs):
@@ -221,7 +221,7 @@ def test_what_generate_keeps(model, name):
 
 
 def test_keywords_arrive_that_generate_does_not_know(model):
-    """All of ours: none has the name of one that it keeps."""
+    """All our keywords arrive: none has the name of one that generate keeps."""
     arrived = {}
     own = list(BAD)
 
@@ -250,7 +250,7 @@ def test_stop_strings_and_modes_of_generate_raise(model):
 
 @pytest.mark.parametrize("nothing", [{}, [], (), None, False, {"image": None}, {"image": [], "video": {}}, [None]])
 def test_empty_is_not_asked(model, nothing):
-    """Whatever generate may hand over although nobody asked for it; something in it is refused by name."""
+    """Empty values may come from generate itself and are accepted. Others are refused by name."""
     plain = run(model)
     given = {"max_length": 17, "pad_token_id": 0, "eos_token_id": None}
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers' assisted generation with its verification replaced: the law, the seeds, what upstream cannot do."""
+"""transformers' assisted generation with its verification replaced: distributions, seeds, and cases where upstream
+fails."""
 
 import inspect
 
@@ -23,14 +24,14 @@ P, Q = torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0.4, 0.3, 0.2, 0.1])
 
 @pytest.fixture
 def patched():
-    """patch; what was there comes back."""
+    """Apply the patch, and undo it at the end."""
     yield lambda **given: (ours.patch(**given), utils._speculative_sampling)[1]
     ours.unpatch()
     assert utils._speculative_sampling is UPSTREAM
 
 
 def first_tokens(function, n, **more):
-    """The first of the tokens that n steps of two drafts emit, and how many drafts each keeps."""
+    """Return the first emitted token of n steps with two drafts, and how many drafts each accepts."""
     drafts = torch.multinomial(Q, 2 * n, True, generator=torch.Generator().manual_seed(3)).view(n, 1, 2)
     prompt = torch.zeros(1, 5, dtype=torch.int64)
     p, q = P.log().expand(1, 3, 4), Q.log().expand(1, 2, 4)
@@ -40,7 +41,8 @@ def first_tokens(function, n, **more):
 
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_law(patched, weight):
-    """pi = p, or w p + (1 - w) q: the first token's law and the chance that the first draft is kept."""
+    """pi = p, or w p + (1 - w) q: the distribution of the first token, and the probability that the first draft is
+    accepted."""
     function, n = patched(generator=torch.Generator().manual_seed(1)), 3000
     tokens, kept = first_tokens(function, n, **{} if weight is None else {"assistant_ensemble_weight": weight})
     law = P if weight is None else weight * P + (1 - weight) * Q
@@ -48,12 +50,13 @@ def test_law(patched, weight):
     assert testing.check_counts(seen, law)
     rate = torch.minimum(law, Q).sum().item()
     assert abs((kept > 0).double().mean() - rate) < 5 * (rate * (1 - rate) / n) ** 0.5
-    wrong = P if weight is not None else 0.3 * P + 0.7 * Q  # the law of the other parameter: the test would see it
+    wrong = P if weight is not None else 0.3 * P + 0.7 * Q  # with the other parameter the test would fail
     assert not testing.check_counts(seen, wrong)
 
 
 def test_shapes_are_transformers_own(patched):
-    """What assisted generation makes of the two outputs: ids [1, n+1] int64, a count without dimensions."""
+    """The two outputs have the shapes that assisted generation reads: ids [1, n+1] int64, and a count without
+    dimensions."""
     tokens, kept = first_tokens(patched(generator=torch.Generator().manual_seed(2)), 40)
     theirs, their_kept = first_tokens(UPSTREAM, 1)
     assert {int(n) for n in kept} == {0, 1, 2}
@@ -62,7 +65,7 @@ def test_shapes_are_transformers_own(patched):
 
 
 def test_nothing_left_to_draw_from(patched):
-    """q holds all of p and a little elsewhere, where the draft was drawn: upstream divides 0 by 0."""
+    """q covers p, and has a little mass elsewhere, where the draft was drawn: upstream divides 0 by 0."""
     q, p = torch.tensor([[[0.0, -25.0]]]), torch.tensor([[[0.0, -torch.inf], [0.0, -torch.inf]]])
     given = (torch.tensor([[0, 1]]), q, 1, p, *NEEDED.values())
     with pytest.raises(RuntimeError, match="nan"):
@@ -95,7 +98,7 @@ def test_a_step_further_on_draws_other_numbers(patched):
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_generate_with_an_assistant(patched, sampled):
-    """Through transformers' own loop: greedy tokens do not change; sampled ones repeat by both seeds."""
+    """In transformers' own loop, greedy tokens do not change, and sampled ones repeat with the same two seeds."""
     model, draft = tiny.llama(0), tiny.nearby(tiny.llama(0))
     ids = torch.tensor([[5, 6, 7, 8]])
     options = {"max_new_tokens": 20, "assistant_model": draft, "do_sample": sampled, "eos_token_id": None}
@@ -129,15 +132,15 @@ def test_patching_again_is_one_layer(patched):
 
 
 def old_form(candidate_input_ids, candidate_logits, candidate_length, new_logits, is_done_candidate):
-    """As transformers 5.0 has it."""
+    """The function as in transformers 5.0."""
 
 
 def strange(candidate_input_ids, logits):
-    """As no transformers has it."""
+    """A form that no transformers has."""
 
 
 def test_a_draft_that_has_ended_the_text(patched, monkeypatch):
-    """The older form: if all is kept nothing comes behind the draft."""
+    """The older form: if all drafts are accepted, no token follows them."""
     monkeypatch.setattr(utils, "_speculative_sampling", old_form)
     function = patched(seed=1)
     ids, p, q = torch.tensor([[0, 2, 3]]), torch.tensor([0.0, 0.0, 0.5, 0.5]).log(), torch.full((4,), 0.25).log()

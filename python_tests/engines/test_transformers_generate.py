@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""custom_generate=speculative: transformers' generate with our loop inside, against its own."""
+"""custom_generate=speculative: transformers' generate with our loop, against its own."""
 
 import pytest
 import torch
@@ -27,12 +27,12 @@ PAD = 31
 
 @pytest.fixture(scope="module")
 def models():
-    """name -> (model, a draft near it)."""
+    """Return name -> (model, a draft near it)."""
     return {name: (make(0), tiny.nearby(make(0))) for name, make in (("llama", tiny.llama), ("gpt2", tiny.gpt2))}
 
 
 def batch(n=5):
-    """Prompts of different lengths, padded on the left."""
+    """Return prompts of different lengths, padded on the left."""
     prompts = [request.prompt for request in tiny.requests(n)]
     width = max(map(len, prompts))
     ids = torch.tensor([[PAD] * (width - len(p)) + p for p in prompts])
@@ -73,7 +73,7 @@ def test_greedy_is_plain_generate(models, name, kind):
 
 @pytest.mark.parametrize("kind", ["none", "a model", "tree"])
 def test_on_a_gpu_that_is_only_remembered(kind):
-    """The same tokens on that device; beside the prompts and what comes out, the host waits once a step."""
+    """The same tokens on a simulated GPU. Apart from the prompts and the output, the host waits once per step."""
     devices = pytest.importorskip("bench.devices", reason="needs the source tree's bench")
     options = {"do_sample": False, "eos_token_id": None}
     plain = tiny.llama(0).generate(**batch(), **options)
@@ -93,7 +93,7 @@ ALL = {"top_k": 5, "top_p": 0.9, "min_p": 0.02, "temperature": 0.7}
 
 @pytest.mark.parametrize("filters", [{}, {"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.2}, {"temperature": 0.4}, ALL])
 def test_sampling_is_the_configurations(models, filters):
-    """The very tokens of the loop with these parameters and seeds; a batch row's do not depend on its mates."""
+    """The tokens equal the loop's with these parameters and seeds. A row's tokens do not depend on its batch."""
     model, draft = models["llama"]
     inputs = batch()
     options = {"do_sample": True, "custom_generate": speculative, "eos_token_id": None, "seed": 40} | filters
@@ -117,7 +117,8 @@ def test_sampling_is_the_configurations(models, filters):
 @pytest.mark.parametrize("method", ["chain", "tree"])
 @pytest.mark.slow
 def test_joint_law_of_two_tokens(method):
-    """4,000 rows of one prompt at temperature 0.8: chi-square against the model's own law, the draft another model."""
+    """4,000 rows of one prompt at temperature 0.8, drafted by another model: chi-square against the model's own
+    distribution."""
     V, n = 4, 4000
     model, other = tiny.llama(3, V, 0.15), tiny.llama(4, V, 0.15)
     served = adapt(other, lean=False, pack=False)
@@ -165,7 +166,7 @@ def test_rules_methods_and_a_target_of_ones_own(models):
 
 
 def refused(model, **more):
-    """What generate raises for a prompt of three tokens."""
+    """Return the error that generate raises for a prompt of three tokens."""
     inputs = {"input_ids": torch.tensor([[1, 2, 3]]), "max_new_tokens": 4, "pad_token_id": PAD}
     with pytest.raises(ValueError) as error:
         model.generate(**inputs | more, custom_generate=speculative)
@@ -190,7 +191,7 @@ def test_what_it_cannot_do_raises(models):
 
 
 def test_called_without_generate(models):
-    """The callable as transformers hands it things, criteria and processors left out."""
+    """The callable with the arguments that transformers passes, without criteria and processors."""
     model, _ = models["llama"]
     with pytest.raises(ValueError, match="stopping_criteria must hold max_length"):
         speculative(model, torch.tensor([[1]]), LogitsProcessorList(), StoppingCriteriaList(), GenerationConfig())

@@ -13,13 +13,13 @@ from specdec_kernels.integrations.transformers import speculative
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 IDS = torch.tensor([[5, 6, 7, 8, 5, 6], [3, 3, 9, 10, 3, 3]])
 PLAIN = {"max_new_tokens": 8, "pad_token_id": 0, "do_sample": False, "eos_token_id": None}
-# Of different families; the first takes its positions in three dimensions. Each is in the walk too.
+# From different families; the first has positions in three dimensions. Each is also in the test of every class.
 SERVED = ["Qwen2VLForConditionalGeneration", "LlavaForConditionalGeneration", "Idefics3ForConditionalGeneration"]
 SERVED += ["InternVLForConditionalGeneration", "Mistral3ForConditionalGeneration", "FuyuForCausalLM"]
 
 
 def same(model, inputs=IDS, **more):
-    """Whether the tokens are those of plain generate, and the statistics."""
+    """Return whether the tokens are those of plain generate, and the statistics."""
     ours = Output()
     plain = model.generate(inputs, **PLAIN | more)
     given = {"custom_generate": speculative, "drafter": PromptLookupDrafter(3), "output": ours}
@@ -28,7 +28,7 @@ def same(model, inputs=IDS, **more):
 
 @pytest.mark.parametrize("name", SERVED)
 def test_text_alone_is_plain_generate(name):
-    """Also where prompts are padded, and where a processor says which tokens are text."""
+    """Also with padded prompts, and with a processor that marks which tokens are text."""
     model = vision.tiny(name)
     equal, stats = same(model)
     assert equal and stats.drafted > 0
@@ -40,7 +40,7 @@ def test_text_alone_is_plain_generate(name):
 
 @pytest.mark.thorough
 def test_every_class():
-    """Each is equal to plain generate, refused with a reason, or cannot be made so small here; 30 are equal."""
+    """Each equals plain generate, is refused with a reason, or cannot be made this small; 30 are equal."""
     found = {}
     for name in vision.classes():
         try:

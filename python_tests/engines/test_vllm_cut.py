@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts that are cut before verification: the law of the text through vLLM's plugin, for each reason to cut.
+"""Drafts that are cut before verification: the text's distribution with vLLM's plugin, for each reason to cut.
 
 Each request's text is completed to K+1 tokens by draws from the target, in float64, and compared with the target's
-joint law by enumeration. What the docs' table says of each cut (docs/guide.md) is what CUTS says here.
+joint distribution by enumeration. The docs' table of cuts (docs/guide.md) has the same entries as CUTS.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("vllm_modules")
 
 
 def emitted(world, name, method="standard", processed_logprobs=False):
-    """What a step of B requests emits [B, K+1]."""
+    """Return the tokens of a step of B requests [B, K+1]."""
     grammar, _, keep = CUTS[name]
     generator = torch.Generator().manual_seed(3)
     tokens, rows = drawn(world, B, generator)
@@ -35,7 +35,7 @@ def emitted(world, name, method="standard", processed_logprobs=False):
 
 @pytest.fixture
 def unmended(monkeypatch):
-    """The plugin as if nothing had been cut: a draft is what was scheduled."""
+    """Make the plugin ignore cuts: a draft is what was scheduled."""
     places = cut.places
     monkeypatch.setattr(cut, "places", lambda *given: (places(*given)[0], np.zeros(len(given[1]), dtype=bool)))
 
@@ -53,23 +53,23 @@ def test_law_of_the_text(name, method):
 @pytest.mark.usefixtures("unmended")
 @pytest.mark.parametrize("name", CUTS)
 def test_which_cuts_are_harmless(name):
-    """A token drawn from p at a cut biases the text exactly where the cut depends on the id that it takes away."""
+    """Drawing from p at a cut biases the text exactly if the cut depends on the id that it removes."""
     grammar, depends, _ = CUTS[name]
     assert compared(emitted(World(), name), World().p(grammar)).passed != depends
 
 
 @pytest.mark.slow
 def test_law_where_vllm_prepares_the_rows():
-    """Processed logprobs go vLLM's own way, which is told the drafts that it cut."""
+    """With processed logprobs verification falls back to vLLM, which gets the cut drafts."""
     world = World()
     assert compared(emitted(world, "grammar", processed_logprobs=True), world.p(True)).passed
 
 
 def test_logprobs_where_vllm_prepares_the_rows():
-    """Their rows are those of the scheduled layout: request b's i-th token has its i-th row."""
+    """Their rows are those of the scheduled layout: the i-th token of request b has its i-th row."""
     world, scheduled = World(), torch.tensor([1, 3, 0, 2])
     tokens, rows = drawn(world, 4, torch.Generator().manual_seed(6))
-    for cut_ones in (scheduled, torch.tensor([1, 2, 0, 2])):  # the longest draft is among those cut, or is not
+    for cut_ones in (scheduled, torch.tensor([1, 2, 0, 2])):  # the longest draft is cut, or is not
         runner, last, metadata = runner_of(world, tokens, rows, cut_ones, max_num_logprobs=1)
         runner.rejection_sampler.is_processed_logprobs_mode = True
         out = vllm_stub.sample(runner, world.z[last], metadata)
@@ -84,8 +84,8 @@ def test_logprobs_where_vllm_prepares_the_rows():
 
 @pytest.mark.slow
 def test_async_scheduling_pads_where_the_grammar_ends():
-    """Async scheduling verifies whole drafts: rows up to the cut are masked, those after it are not. The ids come from
-    the device, not from the scheduler's list that ends in -1."""
+    """Async scheduling verifies whole drafts: rows up to the cut are masked, later ones are not. The ids come from the
+    device, not from the scheduler's list, which ends in -1."""
     world = World()
     tokens, rows = drawn(world, B, torch.Generator().manual_seed(3))
     for method in ("standard", "block"):
@@ -98,8 +98,8 @@ def test_async_scheduling_pads_where_the_grammar_ends():
 
 
 def test_a_grammar_that_cuts_every_draft_at_its_first_token():
-    """Steps without a scheduled draft, whose metadata is None: the issue's example, (.65, .35) where nothing is mended,
-    one request at a time. 1,000 steps see a bias of .08 (5 standard deviations)."""
+    """Steps without a scheduled draft, whose metadata is None: the example of the issue, (.65, .35) without the
+    correction, one request at a time. 1,000 steps detect a bias of .08 (5 standard deviations)."""
     p, q, N = torch.tensor([0.5, 0.5, 0.0]).log(), torch.tensor([0.4, 0.1, 0.5]), 1000
     generator, seen = torch.Generator().manual_seed(5), Counter()
     sampler, drafter = vllm_stub.rejection_sampler(), vllm_stub.proposer()
@@ -118,7 +118,7 @@ def test_a_grammar_that_cuts_every_draft_at_its_first_token():
 
 
 def layout(scheduled, tokens, rows, **changed):
-    """drafts() of a runner whose requests have so many drafts scheduled."""
+    """Return drafts() of a runner whose requests have this many drafts scheduled."""
     world = World()
     runner, _, metadata = runner_of(world, tokens, rows, torch.tensor(scheduled))
     for name, x in changed.items():
@@ -129,7 +129,7 @@ def layout(scheduled, tokens, rows, **changed):
 
 
 def test_layout():
-    """Three requests with 1, 3 and 0 drafts scheduled of 3: the first and the last were cut, and get one more."""
+    """Three requests have 1, 3 and 0 drafts scheduled of 3. The first and the last were cut, and get one more."""
     tokens = torch.arange(9).view(3, 3)
     found, was_cut = layout([1, 3, 0], tokens, torch.zeros(3, K, 9))
     m = found.metadata
@@ -137,15 +137,15 @@ def test_layout():
     assert m.draft_token_ids.tolist() == [0, 1, 3, 4, 5, 6] and found.draft_row.tolist() == [0, 1, 3, 4, 5, 6]
     assert m.num_draft_tokens == [2, 3, 1] and m.max_spec_len == 3
     assert m.cu_num_draft_tokens.tolist() == [2, 5, 6] and m.cu_num_sampled_tokens.tolist() == [3, 7, 9]
-    assert found.target_row.tolist() == [0, 1, 1, 2, 3, 4, 5, 6, 6]  # the last row of a cut draft stands twice
+    assert found.target_row.tolist() == [0, 1, 1, 2, 3, 4, 5, 6, 6]  # the last row of a cut draft occurs twice
     assert m.bonus_logits_indices.tolist() == [2, 6, 8] and m.target_logits_indices.tolist() == [0, 1, 3, 4, 5, 7]
     kept = cut.kept(torch.arange(12).view(3, 4), vllm_stub.metadata([1, 3, 0], torch.zeros(4)))
     assert kept.tolist() == [[0, 1, -1, -1], [4, 5, 6, 7], [8, -1, -1, -1]]
 
 
 def test_requests_that_were_not_drafted_for():
-    """One that is new to the batch, and one in the middle of its prompt: neither has a draft that was cut. The other's
-    rows stay."""
+    """A request that is new to the batch, and one in the middle of its prompt, have no draft that was cut. The other
+    request's rows stay."""
     tokens = torch.arange(9).view(3, 3)
     names = {"_draft_prob_req_ids": ["request 2", "request 0", "gone"]}
     found, was_cut = layout([2, 2, 2], tokens, torch.zeros(3, K, 9), specdec_sampled={"request 0"}, **names)
@@ -154,22 +154,12 @@ def test_requests_that_were_not_drafted_for():
     assert found.draft_row.tolist() == [3, 4, 5, 0, 0, 0, 1]
     longer = layout([3, 3, 3], tokens, torch.zeros(3, 2, 9), _draft_prob_req_ids=["request 0", "request 2", "gone"],
                     _draft_token_ids=tokens[:, :2])[0]  # fmt: skip
-    assert longer.metadata.draft_token_ids.tolist() == [
-        0,
-        1,
-        -1,
-        -1,
-        -1,
-        -1,
-        3,
-        4,
-        -1,
-    ]  # placeholders behind the drafts
+    assert longer.metadata.draft_token_ids.tolist() == [0, 1, -1, -1, -1, -1, 3, 4, -1]  # placeholders after the drafts
 
 
 @pytest.mark.parametrize("why", ["one-hot drafts", "greedy", "synthetic"])
 def test_where_no_law_is_at_stake_nothing_is_added(why):
-    """A one-hot draft that the target forbids leaves p itself; an argmax and a rate ask for no draft's law."""
+    """A one-hot draft with p = 0 leaves p unchanged, and an argmax or a synthetic rate needs no draft distribution."""
     world = World()
     tokens, rows = drawn(world, 4, torch.Generator().manual_seed(6))
     one_hot = why == "one-hot drafts"

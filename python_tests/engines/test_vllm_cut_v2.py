@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts that are cut before verification, under vLLM's V2 model runner: the same cuts and laws as under V1's.
+"""Drafts that are cut before verification with vLLM's V2 model runner: the same cuts and distributions as with V1's.
 
-The scheduler either sends fewer rows, or pads the ids with -1 from the cut on (async scheduling), whose rows after the
-cut no grammar masks."""
+The scheduler either sends fewer rows, or pads the ids with -1 from the cut on (async scheduling). No grammar masks the
+rows after that cut.
+"""
 
 from types import SimpleNamespace
 
@@ -16,7 +17,8 @@ PROMPT = 5  # tokens of every prompt
 
 
 def step(world, name, padded, method="standard", one_hot=False, mended=True):
-    """What a step emits [B, K+1]: drafts and rows by slot, which nobody's slots hold otherwise."""
+    """Return the tokens of a step [B, K+1]. Drafts and rows are indexed by slot; slots without a request hold other
+    values."""
     grammar, _, keep = CUTS[name]
     generator = torch.Generator().manual_seed(7)
     tokens, rows = drawn(world, B, generator)
@@ -76,7 +78,7 @@ def test_without_the_id_that_was_cut_the_law_is_another(padded):
 
 
 def test_which_requests_have_a_draft():
-    """Those that have sampled past their prompt, of the ids that the drafter made; -1 where it made fewer."""
+    """Requests that have sampled past their prompt have the ids that the drafter made, and -1 where it made fewer."""
     requests = SimpleNamespace(
         draft_tokens=torch.tensor([[7, 8], [5, -1], [3, 4], [1, 2]]),
         prefill_len=SimpleNamespace(gpu=torch.tensor([10, 10, 10, 10])),
@@ -90,7 +92,7 @@ def test_which_requests_have_a_draft():
     "grammar, store, drafts, reaches", [(1, 1, 0, 3), (None, 1, 0, 0), (1, None, 0, 0), (1, 1, 2, 2)]
 )
 def test_a_step_whose_drafts_are_all_cut(grammar, store, drafts, reaches):
-    """vLLM sends it to its sampler, by num_draft_tokens of its batch, which stays as it is."""
+    """vLLM sends the step to its sampler, because of num_draft_tokens of its batch, which stays unchanged."""
     batch = SimpleNamespace(num_draft_tokens=drafts, req_ids=["a", "b", "c"])
     runner = SimpleNamespace(speculator=SimpleNamespace(draft_logits=store), rejection_sampler=object())
     told = verify_v2.runner_sample(

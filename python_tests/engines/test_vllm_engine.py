@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin in vLLM itself, on the CPU: what `make test-vllm` runs, in the environment that vllm_cpu.sh makes.
+"""The plugin in vLLM itself, on the CPU: the tests of `make test-vllm`, in the environment that vllm_cpu.sh makes.
 
-SPECDEC_TEST_VLLM names that environment's folder. Without the plugin vLLM 0.32 keeps 16 of 708 such drafts on the
-CPU, and its text is garbage: it expands the sampling parameters into memory that nobody writes (docs/vllm.md).
+SPECDEC_TEST_VLLM names that environment's folder. Without the plugin vLLM 0.32 accepts 16 of 708 such drafts on the
+CPU, and its text is garbage: it expands the sampling parameters into memory that nothing writes (docs/vllm.md).
 """
 
 import ast
@@ -40,7 +40,7 @@ def draft(name, **other):
 
 
 def engine(*jobs, on="1", processes="1", target="target", **more):
-    """The answers to jobs (speculative config, calls) of one process of vLLM's, in float32, and what it logged."""
+    """Return the outputs of one vLLM process for jobs (speculative config, calls), in float32, and its log."""
     environment = os.environ | {
         "SPECDEC_VLLM": on,
         "VLLM_ENABLE_V1_MULTIPROCESSING": processes,
@@ -61,13 +61,13 @@ def call(prompts=PROMPTS, seeds=SEEDS, **sampling):
 
 
 def near(a, b):
-    """Whether two texts are one; rows of another batch round differently, which may part one in ten of them."""
+    """Return whether two texts are equal. Rows of another batch round differently, so one in ten may differ."""
     return sum(x == y for x, y in zip(a, b, strict=True)) >= len(a) - 1
 
 
 def test_a_draft_with_the_targets_law_is_kept():
-    """Drafts of the target itself have p = q: all are kept but for what rounding parts, under every filter, by block
-    verification too; a request with a seed repeats itself, and alone as among others."""
+    """Drafts of the target itself have p = q: all are accepted except where rounding differs, under every filter and
+    with block verification. A request with a seed repeats, alone and among others."""
     calls = [
         call(temperature=1.0),
         call(temperature=1.0),
@@ -94,7 +94,8 @@ def test_greedy_text_is_that_of_no_drafts():
 
 
 def test_min_p_and_bias_under_speculation():
-    """Which vLLM refuses: drafts of the target itself are kept under min-p, and a bias leaves the text of no drafts."""
+    """vLLM refuses these with speculation. Drafts of the target itself are accepted under min-p, and a bias gives the
+    text of plain decoding."""
     biased = call(seeds=None, temperature=0.0, logit_bias={"198": -100.0, "28": 3.0})
     calls = [biased, call(seeds=None, temperature=0.0)]
     sampled = [call(temperature=1.0, min_p=0.1, logprobs=2)]
@@ -105,7 +106,8 @@ def test_min_p_and_bias_under_speculation():
 
 
 def test_prompt_lookup_and_processors_at_temperature_one():
-    """One-hot drafts beside penalties, bans and fewest tokens, which vLLM applies to the rows before the test."""
+    """One-hot drafts with penalties, banned words and a minimum length, which vLLM applies to the rows before the
+    test."""
     banned = call(temperature=1.0, repetition_penalty=1.2, min_tokens=40, bad_words=[" the"])
     (answer,), _ = engine((NGRAM, [call(temperature=1.0), banned, banned]), processes="0")
     assert answer["tokens"][1] == answer["tokens"][2]
@@ -113,7 +115,7 @@ def test_prompt_lookup_and_processors_at_temperature_one():
 
 
 def test_requests_of_one_batch_that_ask_for_different_things():
-    """Greedy beside three ways to sample, of which one wants logprobs: each as it is alone."""
+    """Greedy and three ways to sample, one of them with logprobs: each gets the same as alone."""
     each = [
         {"temperature": 0.0},
         {"temperature": 0.7, "top_k": 40},
@@ -130,7 +132,7 @@ def test_requests_of_one_batch_that_ask_for_different_things():
 
 
 def test_a_grammar_under_speculation():
-    """Its mask is in the rows before they are verified: what is drafted outside of it is not kept."""
+    """The grammar's mask is in the rows before verification: drafts outside it are rejected."""
     colours = ["red", "green", "blue"]
     schema = {"type": "array", "items": {"enum": colours}, "minItems": 3, "maxItems": 3}
     asked = {"structured_outputs": {"json": schema}, "ignore_eos": False, "temperature": 1.0, "max_tokens": 80}
@@ -140,9 +142,10 @@ def test_a_grammar_under_speculation():
 
 
 def law_of(prompt, length, temperature, top_k, allowed=None, name="shallow"):
-    """{ids: probability} of what the shallow target writes behind a prompt, from transformers' logits in float32.
+    """Return {ids: probability} of the shallow target's text after a prompt, from transformers' logits in float32.
 
-    Where a grammar is given, of the ids that it allows, the same at every position."""
+    With a grammar, only its ids are allowed, the same at every position.
+    """
     model = AutoModelForCausalLM.from_pretrained(FOLDER / "models" / name, dtype=torch.float32)
     law = {(): 1.0}
     for _ in range(length):
@@ -157,9 +160,9 @@ def law_of(prompt, length, temperature, top_k, allowed=None, name="shallow"):
 
 
 def test_the_law_of_tokens_behind_drafts():
-    """20,000 completions of three tokens: tokens 2 and 3, which come from verification, and their pair by the target's
-    exact law, token by token and in blocks. Two hundredths of the pair's mass moved between two outcomes are seen. Of
-    SmolLM2 the first 4 layers and the first 2, so that it takes minutes."""
+    """20,000 completions of three tokens. Tokens 2 and 3, which come from verification, and their pair follow the
+    target exactly, with the token method and with block verification. A shift of two hundredths of the pair's mass is
+    detected. SmolLM2 has its first 4 and first 2 layers here, so that the test takes minutes."""
     N, prompt, asked = 20_000, [504], {"temperature": 1.5, "top_k": 5}
     exact = law_of(prompt, 3, **asked)
     sampling = asked | {"max_tokens": 3, "detokenize": False}
@@ -183,8 +186,8 @@ def test_the_law_of_tokens_behind_drafts():
 
 
 def second_token(prompt, allowed, asked, biased):
-    """The law of the second token under a grammar: the target's own, or, biased, that of tokens drawn from p where the
-    grammar cut the draft."""
+    """Return the distribution of the second token under a grammar: the target's or, if biased, that of tokens drawn
+    from p where the grammar cut the draft."""
     law = Counter()
     for (first,), mass in law_of(prompt, 1, **asked, allowed=allowed).items():
         p = {x: m for (x,), m in law_of([*prompt, first], 1, **asked, allowed=allowed).items()}
@@ -199,10 +202,11 @@ def second_token(prompt, allowed, asked, biased):
 
 
 def test_the_law_of_tokens_under_a_grammar():
-    """4,000 completions of which a grammar allows commas, full stops and spaces, and cuts a fifth of the drafts.
+    """4,000 completions under a grammar that allows commas, full stops and spaces, and cuts a fifth of the drafts.
 
-    Tokens 2 and 3 and their pair have the target's exact law. That of tokens drawn from p at a cut, .07 from it, is
-    refused."""
+    Tokens 2 and 3 and their pair follow the target exactly. The distribution of tokens drawn from p at a cut, .07 away,
+    is rejected.
+    """
     N, prompt, asked = 4000, [504], {"temperature": 1.5, "top_k": 5}
     tokenizer = AutoTokenizer.from_pretrained(FOLDER / "models" / "target")
     text = [tokenizer.decode([i]) for i in range(len(tokenizer))]
@@ -239,7 +243,7 @@ def test_off_without_the_variable():
 
 
 def parameters(root, module, name):
-    """Of the function of this name, written in this module or imported there: the names of its parameters."""
+    """Return the names of the parameters of the function with this name, defined in this module or imported."""
     path = root / module.replace(".", "/")
     tree = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
     for x in tree.body:
@@ -254,7 +258,7 @@ def parameters(root, module, name):
 
 @pytest.mark.parametrize("version", known.VERSIONS)
 def test_the_functions_that_are_replaced_are_those_that_are_known(version):
-    """Of a version that cannot run here too: its source is parsed, not imported."""
+    """Also for a version that cannot run here: its source is parsed, not imported."""
     run, read = next((FOLDER / "lib").glob("python3*/site-packages")), FOLDER / f"vllm-{version}"
     root = read if read.is_dir() else run
     seen = set()
@@ -267,7 +271,7 @@ def test_the_functions_that_are_replaced_are_those_that_are_known(version):
         assert next(run.glob("vllm_cpu-*.dist-info")).name.startswith(f"vllm_cpu-{version}.")
 
 
-# what the plugin reads of vLLM's objects, by the file that sets it
+# attributes of vLLM's objects that the plugin reads, by the file that sets them
 ATTRIBUTES = {
     "v1/worker/gpu_model_runner.py": ["self._draft_token_ids", "self._draft_probs", "self._draft_prob_req_ids",
                                       "self.discard_request_mask.np", "self.query_start_loc", "self.positions"],

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The logprobs of a step under vLLM's plugin: of each emitted token, of its row's best ids, and its rank, by a softmax
-and a sort of the rows."""
+"""The logprobs of a step with vLLM's plugin, for each emitted token and its row's best ids, and its rank, against a
+softmax and a sort of the rows."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from specdec_kernels.integrations.vllm import verify
 pytestmark = pytest.mark.usefixtures("vllm_modules")
 
 V = 37
-ROUNDED = 4 * 2.0**-22  # four roundings in float32 of numbers below 8
+ROUNDED = 4 * 2.0**-22  # four float32 roundings of numbers below 8
 
 
 @pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits"])
@@ -22,7 +22,7 @@ def test_of_every_emitted_token(num_draft, count, mode):
     B, G, D = len(num_draft), max(num_draft), sum(num_draft)
     generator = torch.Generator().manual_seed(D)
     rows = torch.randn(D + B, V, generator=generator).to(torch.bfloat16)
-    rows[1] = rows[1].round()  # ties: the lowest id first, and a rank behind all that are as likely
+    rows[1] = rows[1].round()  # ties: the lowest id comes first, and its rank counts all equally likely ids
     drafts = torch.randint(V, (D,), generator=generator)
     sampler = vllm_stub.rejection_sampler()
     sampler.is_logits_logprobs_mode = mode == "raw_logits"

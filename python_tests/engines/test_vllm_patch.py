@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How vLLM's plugin gets into a process: once, by known versions and signatures, and only if it is turned on."""
+"""How vLLM's plugin is loaded into a process: once, for known versions and signatures, and only if it is turned on."""
 
 import inspect
 import sys
@@ -12,7 +12,7 @@ from specdec_kernels.integrations.vllm import fallback, known, patch, verify
 
 
 def fake(name, **changed):
-    """A module with the functions that the plugin knows, by their parameters alone."""
+    """Return a module with the functions that the plugin knows; they have parameters only."""
     module = ModuleType(name)
     for (where, function), forms in known.PARAMETERS.items():
         if where == name:
@@ -28,7 +28,7 @@ def fake(name, **changed):
 
 @pytest.fixture
 def engine(monkeypatch):
-    """A process of vLLM's with all its modules; what is set is undone."""
+    """Set up a vLLM process with all its modules, and undo it at the end."""
 
     def start(version="0.32.0", triton=True, **changed):
         vllm = ModuleType("vllm")
@@ -46,7 +46,7 @@ def engine(monkeypatch):
 
 
 def patched(modules):
-    """(module, name) of each function that is ours."""
+    """Return (module, name) of each function that is ours."""
     return {key for key in known.PARAMETERS if hasattr(known.find(modules[key[0]], key[1])[2], "specdec_kernels")}
 
 
@@ -78,7 +78,7 @@ def test_another_value_is_off_with_a_warning(engine, monkeypatch, caplog, value)
 
 @pytest.mark.parametrize("where", ["a request", "the runner"])
 def test_an_engine_that_does_not_speculate(engine, caplog, where):
-    """A line says so once, when its runner is made (V1) and at its first request (V2 too)."""
+    """A line says so once: when its runner is made (V1), and at its first request (V2 too)."""
     fallback.no_speculation.cache_clear()
     modules = engine()
     plugin.register()
@@ -131,12 +131,13 @@ def test_a_strange_drafter_is_left_alone_beside_a_known_sampler(engine, caplog):
     plugin.register()
     modules[known.SAMPLER].RejectionSampler(None)
     assert "SpecDecodeBaseProposer.propose takes (self anything)" in caplog.text
-    names = {known.PROPOSER, known.RUNNER, known.RUNNER_V2}  # V2's is patched with V2's sampler, of which there is none
+    # V2's is patched together with V2's sampler, which is missing here
+    names = {known.PROPOSER, known.RUNNER, known.RUNNER_V2}
     assert {name for name, _ in set(known.PARAMETERS) - patched(modules)} == names
 
 
 def test_without_triton_no_second_runner(engine, caplog):
-    """vLLM's V2 model runner is not there then, and its modules are not imported."""
+    """vLLM's V2 model runner does not exist then, and its modules are not imported."""
     modules = engine(triton=False)
     del modules[known.SAMPLER_V2]
     plugin.register()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's plugin without vLLM: the law of what it emits, what it hands on, what it leaves to vLLM."""
+"""vLLM's plugin without vLLM: the distribution of its output, what it passes on, and what falls back to vLLM."""
 
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("vllm_modules")
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["standard", "block"])
 def test_joint_law_of_drafting_and_verifying(method):
-    """Drafts by the request's filters, then the step: the law of what is emitted is that of the definition."""
+    """Drafts are drawn with the request's filters, then verified: the output follows the distribution by definition."""
     result = chi_square_of_a_step(method)
     assert result.passed and result.detects < 0.03, result
 
@@ -27,7 +27,8 @@ def test_joint_law_of_drafting_and_verifying(method):
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", ["another temperature", "one uniform for both drafts", "no filters"])
 def test_a_wrong_drafter_is_caught(mutant, monkeypatch):
-    """The law above holds only if the draft drew by what verification is told, and each position by its own number."""
+    """The distribution is right only if the draft draws with the parameters given to verification, and each position
+    with its own random number."""
     right = draft.sample
 
     def wrong(rows, slot, **key):
@@ -50,17 +51,17 @@ def test_a_seeded_request_repeats_itself_among_others():
     start = torch.arange(B) * 3
     alone = step(target, drafter, B, start, seeds, parameters=broad)
     order = torch.randperm(B, generator=torch.Generator().manual_seed(3))
-    kept = order[:25]  # others are gone, and among the rest some have no seed
+    kept = order[:25]  # other requests are gone, and some of the rest have no seed
     some = {i: seeds[b] for i, b in enumerate(kept.tolist()) if i % 5}
     again = step(target, drafter, 25, start[kept], some, parameters=broad)
     same = (again == alone[kept]).all(1)
     assert same[torch.arange(25) % 5 > 0].all()
     later = step(target, drafter, B, start + 1, seeds, parameters=broad)
-    assert not torch.equal(later, alone)  # another position draws other numbers
+    assert not torch.equal(later, alone)  # another position uses other numbers
 
 
 def test_a_seeded_request_draws_alike_whether_others_have_drafts():
-    """A step without drafts at all goes the same way, if a request has a seed; else it is vLLM's sampler's."""
+    """A step without drafts takes the same path if a request has a seed; otherwise vLLM's sampler runs."""
     B, rows = 30, torch.randn(30, V, generator=torch.Generator().manual_seed(5))
     seeds, start = {b: 50 + b for b in range(B)}, torch.arange(B) * 2
 
@@ -79,7 +80,7 @@ def test_a_seeded_request_draws_alike_whether_others_have_drafts():
 
 
 def test_requests_without_drafts_and_placeholders():
-    """g_b = 0 emits one token, and an id of -1 ends a draft there."""
+    """g_b = 0 emits one token, and an id of -1 ends a draft."""
     target = torch.full((7, V), -20.0)
     target[torch.arange(7), torch.tensor([1, 2, 3, 4, 0, 1, 2])] = 20.0
     metadata = vllm_stub.metadata([2, 0, 2], torch.tensor([1, 2, 0, -1]))
@@ -99,7 +100,7 @@ def test_greedy_needs_neither_rows_nor_randomness():
 
 
 def test_drafts_whose_rows_are_gone_are_not_kept():
-    """vLLM drops its rows where a request has none; drafts that were drawn from them can then not be tested."""
+    """vLLM drops its draft rows if a request has none. Drafts drawn from them can then not be verified."""
     sampler = vllm_stub.rejection_sampler()
     metadata = vllm_stub.metadata([2], torch.tensor([3, 3]))
     sampler.specdec_step = vllm_stub.step(metadata, torch.tensor([4]))
@@ -108,7 +109,8 @@ def test_drafts_whose_rows_are_gone_are_not_kept():
 
 
 def test_processors_see_the_rows_before_the_test():
-    """Bans and penalties are vLLM's own functions, on a copy: of bonus rows the sampler's, of the others its own."""
+    """Banned words and penalties are vLLM's own functions, applied to a copy: the sampler's to bonus rows, its own to
+    others."""
     rows = torch.zeros(3, V)
     ban = lambda logits, token: logits.index_fill(1, torch.tensor([token]), -torch.inf)
     sampler = vllm_stub.rejection_sampler()
@@ -123,7 +125,7 @@ def test_processors_see_the_rows_before_the_test():
 
 @pytest.mark.parametrize("greedy", [False, True])
 def test_synthetic_rates(greedy):
-    """Of each position, given those before it; more of them than this step has drafts."""
+    """The rate of each position, given those before it; there are more rates than drafts in this step."""
     B, sampler = 20_000, vllm_stub.rejection_sampler("synthetic")
     sampling = vllm_stub.sampling(B, all_greedy=greedy)
     metadata = vllm_stub.metadata([2] * B, torch.tensor([0, 1] * B))
@@ -136,7 +138,7 @@ def test_synthetic_rates(greedy):
 
 @pytest.mark.parametrize("why", ["fly", "processed logprobs", "a logits processor that is not known", "rows"])
 def test_what_is_left_to_vllm(why, caplog):
-    """And counted by its reason, which is logged once."""
+    """Each fallback is counted by its reason, which is logged once."""
     fallback.steps.clear()
     caplog.set_level("INFO", "vllm.specdec_kernels")
     sampler = vllm_stub.rejection_sampler(why if why == "fly" else "standard")
@@ -159,7 +161,7 @@ def test_what_is_left_to_vllm(why, caplog):
 
 @pytest.mark.parametrize("method", ["standard", "synthetic"])
 def test_vllms_own_way_is_told_the_drafts_law(method):
-    """What our drafter hands over are logits, which vLLM would take for probabilities."""
+    """Our drafter passes logits, which vLLM would take for probabilities."""
     sampling, sampler = vllm_stub.sampling(3, **PARAMETERS), vllm_stub.rejection_sampler(method)
     sampling.temperature[2] = 0
     sampler.is_processed_logprobs_mode, sampling.max_num_logprobs = True, 2
@@ -170,9 +172,9 @@ def test_vllms_own_way_is_told_the_drafts_law(method):
     drafts, probs = verify.forward(told, sampler, metadata, rows, torch.zeros(7, V), sampling)
     wanted = np.stack([law(row, **PARAMETERS) for row in rows[:3, 0].numpy()])
     assert drafts == [3, 1, 2, 2]
-    np.testing.assert_allclose(probs[:3], wanted, rtol=2e-6)  # a few roundings of float32, exponents below 8
-    assert torch.isfinite(probs[3]).all()  # greedy: not asked for
-    kept = method == "synthetic"  # rates, not laws, decide there
+    np.testing.assert_allclose(probs[:3], wanted, rtol=2e-6)  # a few float32 roundings, with exponents below 8
+    assert torch.isfinite(probs[3]).all()  # greedy: not needed
+    kept = method == "synthetic"  # decided by rates, not by distributions
     assert verify.forward(told, sampler, metadata, None, torch.zeros(7, V), sampling) == (
         [3, 1, 2, 2] if kept else [-1] * 4,
         None,
@@ -180,10 +182,10 @@ def test_vllms_own_way_is_told_the_drafts_law(method):
 
 
 def test_rejection_sample_of_rows_that_vllm_prepared():
-    """Probabilities of the draft, temperature applied already, a bonus token that vLLM drew."""
+    """Draft probabilities, a temperature that is already applied, and a bonus token that vLLM drew."""
     z, q = torch.tensor([[2.0, 0.0, 1.0], [0.0, 3.0, 0.0]]), torch.tensor([[0.0, 1.0, 0.0], [0.2, 0.6, 0.2]])
     B = 20_000
-    sampling = vllm_stub.sampling(B, temperature=0.3)  # applied to z by vLLM, and not once more
+    sampling = vllm_stub.sampling(B, temperature=0.3)  # applied to z by vLLM, and not again
     args = (torch.tensor([1, 1] * B, dtype=torch.int32), [2] * B, 2, torch.arange(1, B + 1) * 2)
     named = {"synthetic_mode": False, "synthetic_conditional_rates": None, "use_fp64_gumbel": False}
     bonus = torch.full((B, 1), 2)

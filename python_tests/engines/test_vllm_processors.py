@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""min-p and logit bias under speculation, which vLLM refuses and the plugin serves."""
+"""min-p and logit bias with speculation, which vLLM refuses and the plugin supports."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -18,21 +18,22 @@ WITHOUT = vllm_step.law
 
 
 def law(z, temperature, top_k, top_p, min_p):
-    """A row's law by its definition: what is at least min_p of the largest, then the other filters."""
+    """Return a row's distribution by definition: ids with at least min_p of the largest probability, then the other
+    filters."""
     z = torch.as_tensor(z, dtype=torch.float64)
     p = (z / temperature).softmax(0)
     return WITHOUT(z.where(p >= min_p * p.max(), -torch.inf).numpy(), temperature, top_k, top_p)
 
 
 def of_a_step(method="standard"):
-    """The joint law of steps with min-p."""
+    """Return the joint distribution of steps with min-p."""
     return vllm_step.chi_square_of_a_step(method, parameters=MIN_P, law=law)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["standard", "block"])
 def test_joint_law_with_min_p(method):
-    """Of drafts and verification: both by the request's min-p, which cuts more than the other filters do."""
+    """Drafting and verification both use the request's min-p, which removes more than the other filters do."""
     rows = vllm_step.tables(1)[0]
     assert any((law(row, **MIN_P) > 0).sum() < (WITHOUT(row, 0.9, 4, 0.95) > 0).sum() for row in rows)
     result = of_a_step(method)
@@ -46,7 +47,7 @@ def test_without_min_p_the_law_is_another(monkeypatch):
 
 
 def biased(biases):
-    """vLLM's LogitBiasLogitsProcessor: (request, token) and what is added there."""
+    """vLLM's LogitBiasLogitsProcessor: (request, token) and the bias added there."""
     every = [(request, token, x) for request, of in biases.items() for token, x in of.items()]
     places = tuple(torch.tensor([e[i] for e in every], dtype=torch.int32) for i in (0, 1))
     return SimpleNamespace(biases=biases, logits_slice=places, bias_tensor=torch.tensor([e[2] for e in every]))
@@ -65,7 +66,7 @@ def test_a_bias_is_added_to_every_row_of_its_request(num_draft):
             want[d, token] += x
     seen = []
 
-    def upstream(self, logits, sampling_metadata, metadata):  # penalties come behind biases
+    def upstream(self, logits, sampling_metadata, metadata):  # penalties come after biases
         seen.append(logits.clone())
         return logits * 2
 
@@ -75,7 +76,8 @@ def test_a_bias_is_added_to_every_row_of_its_request(num_draft):
 
 
 def test_min_p_for_vllms_own_verification():
-    """Where the rows go vLLM's own way, what min-p cuts away is -inf: of sampled requests, by their temperature."""
+    """If verification falls back to vLLM, logits removed by min-p are -inf, for sampled requests, by their
+    temperature."""
     sampling = vllm_stub.sampling(3, min_p=0.3)
     sampling.temperature = torch.tensor([0.5, 2.0, 0.0])
     sampling.logitsprocs.argmax_invariant[0].min_p[1] = 0.0
@@ -90,7 +92,8 @@ def test_min_p_for_vllms_own_verification():
 
 
 def test_bias_and_min_p_in_one_step():
-    """The fused step on rows that vLLM's processors have changed: a bias moves the argmax, and min-p keeps it alone."""
+    """The fused step on rows that vLLM's processors have changed: a bias moves the argmax, and min-p keeps only
+    that."""
     sampling = vllm_stub.sampling(1, temperature=1.0, min_p=1.0)
     sampling.logitsprocs.non_argmax_invariant.append(biased({0: {3: 50.0}}))
     sampler = vllm_stub.rejection_sampler()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sampling mask of vLLM's V2 model runner: of each emitted token, the ids that its row kept."""
+"""The sampling mask of vLLM's V2 model runner: for each emitted token, the ids that its row kept."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ MAX_COMPACT_SUPPORT = 2048  # as in vLLM's module, beside the class
 
 
 class SamplingMaskTensors(NamedTuple):
-    """vLLM's, by its fields."""
+    """vLLM's class, with the same fields."""
 
     token_ids: torch.Tensor
     packed_mask: torch.Tensor
@@ -50,7 +50,7 @@ VLLM = os.environ.get("SPECDEC_TEST_VLLM")
 @pytest.mark.skipif(not VLLM, reason="SPECDEC_TEST_VLLM names no environment with vLLM: make test-vllm")
 @pytest.mark.parametrize("most", [3, 64])
 def test_beside_vllms_own(most, run_python):
-    """vLLM's kernel, interpreted, on the same rows: what it hands to its scheduler is the same."""
+    """vLLM's kernel, interpreted, on the same rows passes the same to its scheduler."""
     theirs = run_python(
         "import sys, torch; sys.path[:0] = ['.', 'python_tests']\n"
         "import types; from support import vllm_sampling_masks as t; from bench.peers import vllm\n"

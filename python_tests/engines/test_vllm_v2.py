@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rejection sampling of vLLM's V2 model runner: the law of a step whose rows lie by slot, beside vLLM's own."""
+"""The rejection sampling of vLLM's V2 model runner: the distribution of a step with rows by slot, also against vLLM's
+own."""
 
 import os
 from collections import Counter
@@ -28,7 +29,7 @@ def softmax(z, temperature):
 
 
 def wanted(method, one_hot, temperature=0.8):
-    """The law of what a step emits, by enumeration."""
+    """Return the distribution of a step's output, by enumeration."""
     target, drafter = (table.numpy() for table in tables())
     behind = lambda prefix: prefix[-1] if prefix else 0
     p = [softmax(row, temperature) for row in target]
@@ -37,7 +38,7 @@ def wanted(method, one_hot, temperature=0.8):
         how = {"standard": "token", "block": "block"}[method]
         return chain_law(lambda t: p[behind(t)], lambda t: q[behind(t)], K, method=how)
     law, kept = Counter(), {(): 1.0}
-    for rate in (*RATES.tolist(), 0.0):  # behind the last draft nothing is left to accept
+    for rate in (*RATES.tolist(), 0.0):  # after the last draft nothing is left to accept
         for prefix, chance in kept.items():
             for x in range(V):
                 law[(*prefix, x)] += chance * (1 - rate) * p[behind(prefix)][x]
@@ -72,7 +73,7 @@ def test_a_wrong_mapping_is_caught(mutant):
 
 
 def test_shapes_and_a_greedy_batch():
-    """Tokens [B, K+1] int64 and how many [B] int32; a greedy request keeps its argmax, behind drafts that differ."""
+    """Tokens [B, K+1] int64 and counts [B] int32. A greedy request emits its argmax, whatever its drafts."""
     lengths = torch.tensor([2, 0, 1, 2, 0, 2])
     args = step(6, greedy=True, lengths=lengths)
     tokens, count = ours(**args)
@@ -86,7 +87,7 @@ def test_shapes_and_a_greedy_batch():
 
 
 def test_a_placeholder_ends_a_draft_and_rows_behind_the_batch_are_not_read():
-    """Ids of -1; target rows behind cu_num_logits' end (adaptive verification trims drafts on the device)."""
+    """Ids of -1, and target rows after the end of cu_num_logits (adaptive verification trims drafts on the device)."""
     args = step(30)
     args["draft_sampled"][1::3] = -1
     plain = ours(**args)
@@ -98,7 +99,7 @@ def test_a_placeholder_ends_a_draft_and_rows_behind_the_batch_are_not_read():
 
 
 def shard(args, requests):
-    """The step of some of the requests, as the rank that owns them sees it: the store and what lies by slot stay."""
+    """Return the step of some requests, as the rank that owns them has it: the store and tensors by slot stay whole."""
     rows = [torch.arange(*args["cu_num_logits"][b : b + 2].tolist()) for b in requests.tolist()]
     rows_of = torch.cat(rows) if rows else torch.zeros(0, dtype=torch.int64)
     counts = torch.tensor([len(x) for x in rows], dtype=torch.int32)
@@ -110,7 +111,7 @@ def shard(args, requests):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_same_tokens_whatever_the_shard(method):
-    """Batch-sharded sampling: each rank verifies its own requests; one may own none."""
+    """Batch-sharded sampling: each rank verifies its own requests, and may own none."""
     args = step(60, lengths=torch.arange(60) % (K + 1))
     tokens, count = ours(**args, **METHODS[method])
     order = torch.randperm(60, generator=torch.Generator().manual_seed(4))
@@ -138,9 +139,11 @@ VLLM = os.environ.get("SPECDEC_TEST_VLLM")
 @pytest.mark.parametrize("one_hot", [False, True])
 @pytest.mark.parametrize("method", METHODS)
 def test_beside_vllms_own_kernels(method, one_hot, run_python):
-    """vLLM's module, interpreted, on the same steps: its law is the one by enumeration too, and as much is accepted.
+    """vLLM's module, interpreted, on the same steps: its distribution is also the enumerated one, and acceptances
+    agree.
 
-    After a synthetic rejection vLLM draws from what the draft leaves, so there the counts alone are compared."""
+    After a synthetic rejection vLLM draws from the draft's residual, so only counts are compared there.
+    """
     B = 600
     theirs = run_python(
         "import sys, torch; sys.path[:0] = ['.', 'python_tests']\n"

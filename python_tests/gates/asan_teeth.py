@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the sanitizers watch: the library calls both, and a tensor larger than its memory ends the process."""
+"""Check that both sanitizers are active: the library calls them, and a tensor larger than its memory ends the
+process."""
 
 import subprocess
 import sys

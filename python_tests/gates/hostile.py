@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python python_tests/gates/hostile.py --requests N --seed S`: random hostile requests at every op on the CPU.
+"""`python python_tests/gates/hostile.py --requests N --seed S`: random hostile requests to every op on the CPU.
 
-`call(op, rng)` makes one call of a public function, `check(op, call)` runs it and holds it to its docstring: a clean
-error, or a valid output, the same bits for a request alone. `make asan` throws 10^5 requests at a library that the
-sanitizers watch; test_hostile.py throws hypothesis's at every backend. rng is a random.Random: hypothesis's own, where
-it is to shrink what fails.
+`call(op, rng)` makes one call of a public function. `check(op, call)` runs it and checks its docstring's promises: a
+clean error, or a valid output, with the same bits for a request alone. `make asan` makes 10^5 requests to a library
+built with sanitizers; test_hostile.py runs hypothesis's on every backend. rng is a random.Random; hypothesis passes its
+own, so that it can shrink a failing call.
 """
 
 import argparse
@@ -49,7 +49,8 @@ def generator(rng):
 
 
 def strided(rng, x):
-    """x where it may lie in memory: as it is, between padding, or with its first dimensions the other way round."""
+    """Return x in another memory layout: unchanged, with padding between rows, or with its first dimensions
+    transposed."""
     how = rng.choice(("contiguous", "padded", "turned"))
     if how == "padded":
         wide = torch.full((*x.shape[:-1], x.size(-1) + 3), NAN if x.is_floating_point() else -77, dtype=x.dtype)
@@ -61,7 +62,7 @@ def strided(rng, x):
 
 
 def rows(rng, n, V, probs=False):
-    """[n, V] in some dtype; a row in three holds what no model should write."""
+    """Return [n, V] in some dtype. One row in three holds values that no model should write."""
     g, dtype = generator(rng), rng.choice(DTYPES)
     x = torch.randn(n, V, generator=g) * rng.choice((0.0, 0.3, 3.0, 30.0, 1e4))
     if probs:
@@ -84,7 +85,7 @@ def given(rng, chance=0.5):
 
 
 def sampling(rng, n, prefix=""):
-    """Sampling parameters of n rows: numbers and tensors, extreme and, once in a while, out of range."""
+    """Return sampling parameters of n rows: numbers and tensors, extreme, and sometimes out of range."""
     wrong = given(rng, 0.04)
     values = {
         "temperature": (0.0, 1e-30, 1e-3, 0.7, 1.0, 50.0, 1e30) + ((-1.0, NAN, INF) if wrong else ()),
@@ -102,7 +103,7 @@ def sampling(rng, n, prefix=""):
 
 
 def stats(rng, like, parameters):
-    """Of rows [..., V], by these parameters: right, another row's, or any bits."""
+    """Return stats of rows [..., V] with these parameters: right ones, another row's, or arbitrary bits."""
     flat = like.reshape(-1, like.size(-1))
     per_row = {
         k: x.expand(len(flat)) if isinstance(x, torch.Tensor) and len(x) != len(flat) else x
@@ -123,7 +124,7 @@ def stats(rng, like, parameters):
 
 
 def randomness(rng, n, columns):
-    """seed and offset, or uniforms, which may lie outside [0, 1)."""
+    """Return seed and offset, or uniforms, which may lie outside [0, 1)."""
     if given(rng):
         draw = lambda: rng.choice((0, 1, -1, 2**63 - 1, -(2**63), rng.getrandbits(62)))
         return {name: torch.tensor([draw() for _ in range(n)], dtype=I64) for name in ("seed", "offset")}
@@ -137,8 +138,8 @@ def randomness(rng, n, columns):
 
 
 def penalties(rng, n, V, name="penalties", windows=True):
-    """In some calls penalties of n rows or requests: with lists by number or one each, ids outside the vocabulary and
-    extreme amounts; a few are refused."""
+    """Return penalties of n rows or requests in some calls, else None. Lists are by index or one per row, with ids
+    outside the vocabulary and extreme amounts; a few are refused."""
     if not given(rng, 0.3):
         return {}
     wrong, by_number = given(rng, 0.04), given(rng)
@@ -184,7 +185,7 @@ def views(rng, n, V, side="", positions=(), windows=True):
 
 
 def ids(rng, shape, V, Vq):
-    """Token ids, mostly likely ones; some in neither vocabulary."""
+    """Return token ids, mostly likely ones; some lie in neither vocabulary."""
     x = torch.randint(0, max(1, min(V, Vq, 6)), shape, generator=generator(rng))
     for _ in range(rng.choice((0, 0, 1, 4))):
         if x.numel():
@@ -195,7 +196,7 @@ def ids(rng, shape, V, Vq):
 
 
 def rules(rng, B, names):
-    """A rule by name, or one for each request, and alpha: none, in range, or once in a while not."""
+    """Return a rule by name, or one per request, and alpha: none, in range, or sometimes out of range."""
     out, wrong = {}, given(rng, 0.04)
     if given(rng):
         name = rng.choice(names)
@@ -338,7 +339,8 @@ def parents(rng, B, N, bad):
 
 
 def sides(rng, shapes, B, positions):
-    """Rows of both sides with their kinds, stats or parameters: shapes [B, M] or [R], with the vocabularies of each."""
+    """Return the rows of both sides with their kinds, stats or parameters: shapes [B, M] or [R], and each side's
+    vocabulary."""
     out = {}
     for side, shape in shapes.items():
         if shape is None:
@@ -390,7 +392,7 @@ def verify_chain(rng):
 
 
 def by_number(rng, out):
-    """A side's rows as a store, once in a while: positions have the number of any of them, or of none."""
+    """Return a side's rows, sometimes as a store. Then each position has the index of any row, or one out of range."""
     for side in ("target", "draft"):
         rows, stats = out.get(f"{side}_logits"), out.get(f"{side}_stats")
         if rows is None or not given(rng, 0.2):
@@ -443,7 +445,7 @@ def verify_tree(rng):
 
 
 def from_examples(op):
-    """Of an op without a generator of its own: one of its example calls, at random values."""
+    """Return one of the example calls, with random values, for an op without a generator of its own."""
 
     def make(rng):
         inputs = {"seed": rng.getrandbits(32), "V": rng.choice(VOCABULARIES), "dtype": rng.choice(DTYPES)}
@@ -468,7 +470,7 @@ def require(ok, what):
 
 
 def tensors(result):
-    """Of Rows that an op hands on their stats: the logits are the caller's."""
+    """Return the tensors of a result. Of returned Rows these are the stats, since the logits are the caller's."""
     parts = [result] if isinstance(result, torch.Tensor) else result
     return [x.stats if isinstance(x, sk.Rows) else x for x in parts]
 
@@ -478,12 +480,12 @@ def same(a, b):
 
 
 def is_bad(x):
-    """Which rows hold NaN or +inf."""
+    """Return which rows hold NaN or +inf."""
     return (x.isnan() | (x == INF)).any(-1)
 
 
 def seen(args):
-    """Rows [N, V] as their views show them."""
+    """Return rows [N, V] with their views applied."""
     rows = sk.Rows(args["logits"], penalties=args.get("penalties"), bias=args.get("bias"))
     return seen_rows(rows, len(args["logits"])).logits
 
@@ -514,7 +516,7 @@ def check_residual(args, out):
 
 def check_row_gap(args, out):
     if "p_stats" not in args and "q_stats" not in args:
-        sums = out[:, [0, 1, 4, 5]]  # an entropy is of laws only
+        sums = out[:, [0, 1, 4, 5]]  # an entropy needs a valid row
         require((sums.isnan() | (sums >= 0)).all(), f"below 0: {out.tolist()}")
 
 
@@ -608,12 +610,12 @@ def check_tree_mask(args, out):
 
 
 def check_emitted(args, out, V):
-    """Tokens, counts, logprobs and status of either verification."""
+    """Check the tokens, counts, logprobs and status of a verification."""
     B, width = out.tokens.shape
     n, at = out.num_accepted.long()[:, None], torch.arange(width)
     require(((n >= 0) & (n < width)).all(), f"num_accepted {n.tolist()}")
     inside = (out.tokens >= 0) & (out.tokens < V)
-    if "bonus_tokens" in args:  # what an engine gives is emitted as it is
+    if "bonus_tokens" in args:  # a bonus token of the caller is emitted unchanged
         lengths = args["cu_draft"].diff() if "cu_draft" in args else torch.full((B,), width - 1)
         inside |= (at == n) & (n == lengths[:, None])
     require(
@@ -661,7 +663,8 @@ def requests(op, args):
 
 
 def alone(op, args, b, B):
-    """The same call for request b only, as the table of arguments says; rows by number and ragged drafts by hand."""
+    """Return the same call for request b only. The table of arguments says which are cut; rows by index and ragged
+    drafts are cut here."""
     _, call = flat.folded(op, (), args)
     out = flat.flattened(op, share_of(op, call, B, b, b + 1))
     sides = {side: flat.names_of(op, side) for side in arguments.sides(op)}
@@ -670,7 +673,7 @@ def alone(op, args, b, B):
     fields = ("logits", "stats", *["penalties", "bias"] * (op == "support"))
     rows = {side: [names[what] for what in fields if names.get(what) in args]
             for side, names in sides.items()}  # fmt: skip
-    out |= {name: args[name] for side in numbered for name in rows[side]}  # a store's rows are nobody's
+    out |= {name: args[name] for side in numbered for name in rows[side]}  # rows of a store belong to no single request
     own = [sides[side]["row"] for side in numbered]
     if "cu_draft" not in args:
         return out | {name: args[name][b : b + 1] for name in own}
@@ -690,8 +693,8 @@ def alone(op, args, b, B):
 
 
 def check(op, args, run=None, b=0):
-    """Runs a call and what the docstring says of it; request b is run again alone, and the first few with the others
-    absent. Returns the error where there was a clean one."""
+    """Run a call and check its docstring's promises. Request b is run again alone, and the first few with the others
+    absent. Return the error if there was a clean one."""
     run = run or (lambda op, **args: flat.call(getattr(sk, op), **args))
     try:
         out = run(op, **args)
@@ -738,7 +741,7 @@ def main():
         if chosen.call in (None, i):
             args = call(op, rng)
             where = f"{op}, --call {i} --seed {chosen.seed}"
-            if chosen.last:  # a sanitizer ends the process, and cannot say what was asked of the op
+            if chosen.last:  # a sanitizer ends the process without naming the call
                 Path(chosen.last).write_text(where + "\n")
             try:
                 error = check(op, args, b=rng.randrange(8))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the hot loops of the kernels may cost, as counted in their machine code, and what they are to cost.
+"""Limits and targets for the cost of the kernels' hot loops, as counted in their machine code.
 
-A limit is what a loop costs at present: it can be lowered, never raised without a reason beside it. A target is where
-the loop's instructions no longer stand in the way of the memory's bandwidth (tools/gpu_model/README.md derives them).
+A limit is what a loop costs at present. It can be lowered, but not raised without a reason beside it. At the target,
+memory bandwidth and not instructions would limit the loop (tools/gpu_model/README.md derives the targets).
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ from tools.machine_code.loops import of_two_bytes
 
 class Limit(NamedTuple):
     per16: float  # warp instructions per 16 bytes that a thread loads
-    bssy: int  # what threads may diverge at
-    lds: int  # loads of parameters from shared memory, an iteration
+    bssy: int  # BSSY: points from which threads may diverge
+    lds: int  # loads of parameters from shared memory per iteration
     bra: int
-    waits: int  # memory latencies in turn
+    waits: int  # memory latencies one after the other
 
 
 class Loop(NamedTuple):
     kernel: str
     rows: int
-    resident: int  # blocks an SM, at least
+    resident: int  # blocks per SM, at least
     target: Limit
     before_sm_100: Limit
     from_sm_100: Limit
-    rest: Limit  # of the loop over what is not whole chunks of one dtype
+    rest: Limit  # of the loop over the remaining rows and chunks: not whole chunks, or of two dtypes
     copies: int = 2  # loops that keep the limit: bfloat16 and float16
 
 
-# Loops over a pair look up in shared memory, once a chunk, whether it is special (csrc/cuda/special_chunks.cuh).
+# Loops over a pair look up in shared memory, once per chunk, whether the chunk is special
+# (csrc/cuda/special_chunks.cuh).
 ONE_ROW, TWO_ROWS = Limit(60, 0, 0, 3, 1), Limit(54, 0, 1, 3, 1)
-# What the loop over the rest of a pair looks up again lies in shared memory (8 loads, on sm_120 9); it was read from
-# global memory, uncounted. 3 more ask whether a row is seen by a view, 4 more (on sm_90 6) ask memory for both rows at
-# once.
+# The loop over the rest of a pair reloads its parameters from shared memory (8 loads; 9 on sm_120). They used to be
+# read from global memory, which was not counted. 3 more loads find out whether a row has penalties, and 4 more (6 on
+# sm_90) request both rows at once.
 REST, PAIR_REST = Limit(80, 4, 0, 13, 1), Limit(106, 6, 16, 19, 2)
-MAIN_BYTES = 64  # a thread's trip of a loop that sweeps whole rows; a draw's rescan of one chunk takes less
+MAIN_BYTES = 64  # bytes per thread in an iteration of a loop over whole rows; a draw's rescan of one chunk has less
 
 LOOPS = [
     Loop("row_stats::scan<false>", 1, 4, ONE_ROW, Limit(60, 2, 0, 8, 1), Limit(60, 1, 0, 5, 1), REST),
@@ -47,7 +48,7 @@ LOOPS = [
     Loop("verify_chain::verify_positions", 2, 2, TWO_ROWS, Limit(54, 2, 1, 7, 2), Limit(54, 1, 1, 5, 2), PAIR_REST),
     Loop("verify_chain::finish_requests", 2, 3, TWO_ROWS, Limit(54, 2, 1, 7, 2), Limit(54, 1, 1, 5, 2), PAIR_REST),
 ]
-KERNELS = "^(" + "|".join(loop.kernel for loop in LOOPS) + ")$"  # for kernels.analyse
+KERNELS = "^(" + "|".join(loop.kernel for loop in LOOPS) + ")$"  # the argument of kernels.analyse
 
 
 def _cost(loop: dict) -> Limit:
@@ -56,13 +57,14 @@ def _cost(loop: dict) -> Limit:
 
 
 def hot(kernel: dict, rows: int) -> list[dict]:
-    """Loops over entries of two bytes, each with its exponential; the cheapest first."""
+    """Return the loops over 2-byte entries with one exponential per entry, the cheapest first."""
     found = [x for x in kernel["loops"] if x["rows"] == rows and x["bytes"] >= MAIN_BYTES and x["kind"] == "loop"]
     return sorted(filter(of_two_bytes, found), key=_cost)
 
 
 def broken(kernels: list[dict], arch: str, loops: list[Loop] = LOOPS) -> list[str]:
-    """What is wrong, in words. A loop that is not found is wrong too: its limit would hold for nothing."""
+    """Return the violated limits, in words. A loop that is not found counts as one, since its limit would check
+    nothing."""
     problems = []
     for loop in loops:
         limit = loop.from_sm_100 if int(arch[3:]) >= 100 else loop.before_sm_100
@@ -85,7 +87,7 @@ def broken(kernels: list[dict], arch: str, loops: list[Loop] = LOOPS) -> list[st
 
 
 def write(kernels: list[dict], arch: str, loops: list[Loop] = LOOPS) -> str:
-    """Each loop as it is, beside its limit and its target."""
+    """Return the table of each loop with its limit and its target."""
     shown = lambda x: f"per16 {x.per16:g} bssy {x.bssy} lds {x.lds} bra {x.bra} waits {x.waits}"
     lines = []
     for loop in loops:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the compilers made of each kernel, read from the machine code itself: cuobjdump for NVIDIA, the assembly for
-AMD."""
+"""Resources and instructions of each compiled kernel, read from its machine code: by cuobjdump for NVIDIA, from the
+assembly for AMD."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ class Kernel(NamedTuple):
     arch: str  # sm_90, gfx942
     registers: int
     stack: int  # bytes per thread
-    local: int  # instructions that go to local memory, or registers spilled to it
+    local: int  # instructions that access local memory, or registers spilled to it
     shared: int  # bytes per block
-    loads: dict  # bits of one thread's global load -> how many such instructions
-    barriers: int  # instructions that wait for the block
+    loads: dict  # bits of one thread's global load -> number of such instructions
+    barriers: int  # instructions that wait for the other threads of the block
     reads_rows: bool = True
     threads: int = 256  # per block
-    blocks: int = 1  # that the launch bounds promise to fit a multiprocessor
-    early: int = 0  # instructions that read a register before it holds what was written
+    blocks: int = 1  # per multiprocessor, at least, as the launch bounds require
+    early: int = 0  # instructions that read a register before its last write has arrived
 
 
 def nvidia(path: Path) -> list[Kernel]:
-    """All kernels of a fat binary or a cubin, by name, then arch. Launch bounds are known where it carries PTX."""
+    """Return all kernels of a fat binary or a cubin, by name, then arch. Launch bounds are read from PTX if there is
+    any."""
     kernels = []
     code, bounds = _instructions(path), _launch_bounds(path)
     names = readable({function for _, function in code})
     for arch, function, usage in _usage(path):
-        arch = arch or next(iter(code))[0]  # a bare cubin is of one arch
+        arch = arch or next(iter(code))[0]  # a bare cubin has one arch
         here = code[arch, function]
         threads, blocks = bounds.get(function, (256, 1))
         kernels.append(
@@ -70,7 +71,7 @@ def _usage(path):
 
 
 def _instructions(path):
-    """(arch, function) -> its instructions"""
+    """Return (arch, function) -> its instructions."""
     lines, arch = defaultdict(list), None
     for line in dump("-sass", str(path)):
         if match := re.match(r"\s*code for (sm_\d+)", line):
@@ -80,7 +81,7 @@ def _instructions(path):
 
 
 def _launch_bounds(path):
-    """function -> (threads, blocks), as the PTX states them"""
+    """Return function -> (threads, blocks), read from the PTX."""
     bounds, function = {}, None
     for line in dump("-ptx", str(path)):
         if match := re.search(r"\.entry (\w+)", line):
@@ -92,7 +93,7 @@ def _launch_bounds(path):
 
 
 def amd(name: str, assembly: str, reads_rows: bool, threads: int) -> Kernel:
-    """One kernel of AMD assembly: its own notes, and the widths of its loads."""
+    """Return one kernel of AMD assembly, from its metadata and the widths of its loads."""
 
     def note(key):
         return int(re.search(rf"\.{key}:\s+(\d+)", assembly)[1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every kernel must hold, on every architecture, and the table of what it does."""
+"""Limits that every kernel must keep on every architecture, and a table of all kernels."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SHARED = {
     "sm_90": 228,
     "sm_100": 228,
     "sm_120": 100,
-}  # KiB of it
+}  # KiB of a multiprocessor
 
 
 def broken(kernel: Kernel) -> list[str]:
-    """What is wrong with a kernel, in words."""
+    """Return a kernel's violated limits, in words."""
     problems = []
     if kernel.stack:
         problems.append(f"{kernel.stack} bytes of stack")
@@ -39,14 +39,14 @@ def broken(kernel: Kernel) -> list[str]:
         problems.append(
             f"{kernel.registers} registers, {registers} for {kernel.blocks} blocks of {kernel.threads} threads"
         )
-    shared = SHARED.get(kernel.arch, 64) * 1024 // kernel.blocks - 1024  # each block costs a kilobyte more
+    shared = SHARED.get(kernel.arch, 64) * 1024 // kernel.blocks - 1024  # each block takes one kilobyte more
     if kernel.shared > shared:
         problems.append(f"{kernel.shared} bytes of shared memory, {shared} for {kernel.blocks} blocks")
     return [f"{kernel.name} {kernel.arch}: {problem}" for problem in problems]
 
 
 def write(title: str, kernels: list[Kernel]) -> str:
-    """One compiler's table, put on the page beside the other's."""
+    """Write one compiler's table to the page, beside the other compiler's."""
     lines = [
         f"## {title}",
         "",

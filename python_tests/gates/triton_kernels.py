@@ -25,8 +25,8 @@ THOROUGH = os.environ.get("SPECDEC_THOROUGH") == "1"
 
 
 def operations():
-    """How often each kernel has those operations that all versions of Triton make alike. Only the compiler's front end
-    runs, in a tenth of the time. Float32 rows are left out: only their loads differ."""
+    """Count, in each kernel, the operations that all versions of Triton compile alike. Only the compiler's front end
+    runs, which takes a tenth of the time. Float32 rows are left out: only their loads differ."""
     import triton
     from support.aot import aot_cases
     from triton._C.libtriton import ir
@@ -47,12 +47,12 @@ def operations():
     return found
 
 
-# Rows so short that a tile is as narrow as the row, or as its number of chunks
+# rows so short that a tile is no wider than the row, or than its number of chunks
 NARROW = (1, 5, 64, 256, 1000, 2500)
 
 
 def compile_narrow():
-    """Compile the kernels that filter short rows, all the way."""
+    """Compile the kernels that filter short rows completely, down to machine code."""
     import triton
     from support.aot import aot_cases, filter_calls
     from triton.backends.compiler import GPUTarget
@@ -63,9 +63,13 @@ def compile_narrow():
 
 
 def targets(i, name):
-    """Float32 rows differ from bfloat16 ones in their loads only: one target will do. The others share the targets out:
-    three each with SPECDEC_THOROUGH=1, others with another SPECDEC_SEED; else two each, and one for those of padded
-    buffers, which differ by a comparison, and for a walk down a tree, which takes ten seconds to compile."""
+    """Return the targets for which a kernel is compiled.
+
+    Float32 rows differ from bfloat16 ones in their loads only, so one target is enough. Other kernels share the
+    targets: three each with SPECDEC_THOROUGH=1, different ones with another SPECDEC_SEED, else two each. Without it,
+    kernels for padded buffers, which differ by a comparison, and those of verify_tree, which take ten seconds to
+    compile, have one.
+    """
     turn = [TARGETS[(i + j) % len(TARGETS)] for j in (0, 2)]
     if "--spill" in sys.argv:
         return TARGETS
@@ -88,7 +92,7 @@ def cases():
 
 
 def compiled(target, index):
-    """The figures of one kernel for one target."""
+    """Return the figures of one kernel for one target."""
     import triton
     from triton.backends.compiler import GPUTarget
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a freshly installed wheel does beside the torch it finds. Run by wheel_check.sh, outside the source tree."""
+"""Test of a freshly installed wheel with the torch that it finds. Run by wheel_check.sh, outside the source tree."""
 
 import os
 import sys
@@ -11,9 +11,9 @@ from specdec_kernels import example_calls, reference, registry
 
 
 def disagreement(op, call, got):
-    """Where what an op returned for an example call differs from the shipped reference; None where it does not."""
+    """Return where an op's result for an example call differs from the shipped reference; None if nowhere."""
     want = (getattr(reference.banded, op, None) or getattr(reference, op))(**call.arguments)
-    sure = want.margin > 1 if hasattr(want, "margin") else slice(None)  # rounding cannot decide these rows
+    sure = want.margin > 1 if hasattr(want, "margin") else slice(None)  # on these rows rounding decides nothing
     got, want = tensors(got), tensors(want)
     for i, (a, b) in enumerate(zip(got, want)):
         a, b = a[sure], b[sure]
@@ -26,13 +26,13 @@ def disagreement(op, call, got):
 
 
 def tensors(result):
-    """What an op made: of Rows, which come back with the caller's logits, their stats."""
+    """Return the tensors of a result. Of returned Rows these are the stats, since the logits are the caller's."""
     parts = [result] if isinstance(result, torch.Tensor) else result
     return [x.stats if isinstance(x, sk.Rows) else x for x in parts]
 
 
 def on_cpu():
-    """Every op's example calls, against the shipped reference."""
+    """Run every op's example calls against the shipped reference."""
     made = 0
     for op in registry.OPS:
         for call in example_calls.calls(op):
@@ -43,7 +43,7 @@ def on_cpu():
 
 
 def refusal(call):
-    """The first line of the error that a call ends in."""
+    """Return the first line of the error that a call raises."""
     try:
         call()
     except Exception as error:
@@ -70,8 +70,8 @@ def main():
     if not torch.cuda.is_available():
         print(f"  tensors on a GPU: {refusal(lambda: sk.uniforms(seed.to('cuda'), 0, 1))}")
     if registered and not torch.cuda.is_available():
-        # The kernel's own way to the device, on what is no device: it must come back as an error. torch logs a
-        # backtrace too.
+        # Calls the kernel for a device on tensors that are on none: this must raise an error. torch also logs a
+        # backtrace.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
         direct = torch.ops.specdec.uniforms.default

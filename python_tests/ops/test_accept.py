@@ -44,7 +44,7 @@ def test_rule(backend, p, q, u, want):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(0,), (7,), (33, 5), (2, 3, 4)])
 def test_agrees_with_the_reference(backend, dtype, shape):
-    """No band here: probabilities are exact in float64, so every answer is."""
+    """Results equal the reference's without an exempt band, since the comparison is exact in float64."""
     rng = torch.Generator().manual_seed(1)
     p, q, u = (torch.rand(shape, generator=rng, dtype=torch.float64) for _ in range(3))
     p, q = p.to(dtype), q.to(dtype)
@@ -63,7 +63,7 @@ def test_one_hot_ids(backend, dtype):
 
 @pytest.mark.one_backend
 def test_edges_by_quadrature(backend):
-    """Stratified u: the share accepted is min(1, p / q) to 1/n."""
+    """With stratified u, the accepted share is min(1, p / q) to within 1/n."""
     n = 4096
     u = (torch.arange(n, dtype=torch.float64) + 0.5) / n
     for p, q in [(0.1, 0.4), (0.35, 0.36), (0.2, 0.1), (1e-3, 0.9)]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every argument of every public function, given everything that it must not be: what comes back is a result, or an
-error that names the op and the argument. The lists are read from the functions themselves."""
+"""Every argument of every public function, given every wrong kind of value. The call returns a result or raises an
+error that names the op and the argument. The arguments are read from the functions' signatures."""
 
 import functools
 import inspect
@@ -18,13 +18,15 @@ from specdec_kernels.registry import FUNCTIONS, OPS
 from specdec_kernels.rows import Rows
 
 CALLS = {name: [example_calls.flat(call.arguments) for call in example_calls.few(name, V=11)] for name in FUNCTIONS}
+# names that an error may give instead: parts of a tuple, seed (needed by a temperature or rule), and alpha (codes of
+# rules take no rates)
 PARTS = {
     "tree": "tree|parents|tokens|draft_nodes",
     "links": "links|first_child|next_sibling",
     "temperature": "temperature|seed",
     "target": "target|seed",
     "rule": "rule|alpha|seed",
-}  # two are tuples of tensors; a temperature above 0 and a rule ask for random numbers, and codes take no rates
+}
 PLAIN = {
     "None": None, "str": "x", "list": [], "words": ["x", 1], "dict": {}, "set": {1}, "object": object(),
     "type": torch.int64, "complex": 1j, "-1": -1, "2^63": 2**63, "-2^63-1": -(2**63) - 1, "10^400": 10**400,
@@ -50,7 +52,8 @@ MADE = {
 
 
 def values(good):
-    """Name, and how to make it: every value that an argument is tried with. Of a tuple, each of its tensors in turn."""
+    """Yield (name, function that makes the value) for every value that an argument is tried with. In a tuple, each
+    tensor is replaced in turn."""
     tensor = good if isinstance(good, torch.Tensor) else torch.zeros(3)
     yield from ((name, lambda x=x: x) for name, x in PLAIN.items())
     yield from ((name, lambda make=make: make(tensor)) for name, make in MADE.items())
@@ -61,7 +64,8 @@ def values(good):
 
 
 def same_type(x, good):
-    """Whether a value may be right in another call, so that any argument may be blamed for not going with it."""
+    """Return whether a value has a right type. The error may then name another argument, which the value does not
+    fit."""
     if isinstance(x, tuple):
         return any(same_type(part, good[0]) for part in x if not (part is good[0] or part is good[1]))
     if isinstance(x, torch.Tensor) and x.layout is torch.strided and not x.is_nested:
@@ -74,7 +78,7 @@ def same_type(x, good):
 
 
 def blames(error, op, names):
-    """Whether an error says in its first line which argument of the op is wrong."""
+    """Return whether the first line of an error names the op and the wrong argument."""
     first, *_ = str(error).split("\n")
     return (
         isinstance(error, (TypeError, ValueError, RuntimeError))
@@ -84,15 +88,15 @@ def blames(error, op, names):
 
 
 def sweep(op, only=None):
-    """(calls, errors): how many calls were made, and what of them raised, each with its error where that does not say
-    what is wrong."""
-    warnings.simplefilter("ignore")  # of layouts that torch calls prototypes
+    """Return (number of calls, {call: None, or the error if it does not name the argument}) over all calls that
+    raised."""
+    warnings.simplefilter("ignore")  # about layouts that torch calls prototypes
     calls, errors = 0, {}
     function = getattr(sk, op)
     parameters = list(inspect.signature(function).parameters)
     every = "|".join((*parameters, *PARTS.values(), *Rows._fields))
     for i, call in enumerate(worker.here(CALLS[op])):
-        fields = [name for name in call if "." in name]  # of Rows, each by itself
+        fields = [name for name in call if "." in name]  # the fields of Rows, each tried by itself
         for argument in (*parameters, *fields):
             for name, make in values(call.get(argument)):
                 key = f"{op}({argument} = {name}) of example {i}"
@@ -102,7 +106,7 @@ def sweep(op, only=None):
                 try:
                     x = make()
                 except RuntimeError:
-                    assert worker.device != "cpu", name  # a layout that a GPU does not have
+                    assert worker.device != "cpu", name  # a GPU does not support this layout
                     continue
                 try:
                     whole = {other: y for other, y in call.items() if not other.startswith(f"{argument}.")}
@@ -116,7 +120,7 @@ def sweep(op, only=None):
 
 @functools.cache
 def swept(op):
-    """sweep() of this process, once for all backends: what is asked of the others are some of its errors."""
+    """Return sweep() in this process, run once. Other backends repeat some of the calls that raised here."""
     with warnings.catch_warnings():
         return sweep(op)
 
@@ -130,7 +134,7 @@ def test_every_public_function_is_in_the_registry():
 @pytest.mark.slow_in_triton
 def test_an_error_names_the_argument(op_backend, op):
     calls, errors = swept(op)
-    if op_backend != "cpu":  # what the wrapper lets through, each backend has to take or refuse itself
+    if op_backend != "cpu":  # values that the wrapper passes on must be accepted or refused by each backend itself
         calls, errors = backends.there(
             op_backend, sweep, op, list(errors)[:: 21 if op_backend == "cuda-on-cpu" else 129]
         )
@@ -142,7 +146,7 @@ def test_an_error_names_the_argument(op_backend, op):
 
 
 def hollow(x):
-    """A batch of nothing, with the strides that numpy gives to what is empty: all 0."""
+    """Return an empty batch with the strides that numpy gives to empty arrays: all 0."""
     if isinstance(x, (sk.Penalties, sk.Bias)):
         return type(x)(*map(hollow, x))
     if isinstance(x, tuple):
@@ -158,7 +162,8 @@ def on_nothing(op, call):
     return [x.numel() for r in (result, again) for x in surface.tensors(r)]
 
 
-WHOLE = ("cu_draft", "max_draft", "num_rows", "num_requests")  # of the batch, and not of each of it
+# arguments about the whole batch, not one entry per request
+WHOLE = ("cu_draft", "max_draft", "num_rows", "num_requests")
 EMPTY = {f"{op}-{i}": (op, {name: x if name in WHOLE else hollow(x) for name, x in call.items()})
          for op, calls in CALLS.items() for i, call in enumerate(calls) if op in OPS}  # fmt: skip
 
@@ -180,7 +185,7 @@ def test_a_batch_of_nothing(op_backend, name):
 
 MANY = 1 << 14
 ROWS, IDS = torch.zeros(1, 8), torch.zeros(MANY, dtype=torch.int64)
-ROOMLESS = {  # more bytes than there are addresses
+ROOMLESS = {  # results of more bytes than the address space has
     "sample": {"logits": ROWS.expand(MANY, 8), "k": 1 << 33, "temperature": 0.0},
     "uniforms": {"seed": IDS, "offset": IDS, "n": 1 << 33},
     "support": {"logits": ROWS, "stats": torch.zeros(1, 4), "max_kept": 1 << 24, "row": IDS[:1].expand(1 << 30)},
@@ -195,16 +200,16 @@ ROOMLESS = {  # more bytes than there are addresses
 def test_which_numbers_make_results_large():
     sizes = {"k", "n", "max_kept", "num_keys", "max_draft", "max_depth"}
     have = {op for op in OPS if sizes & inspect.signature(getattr(sk, op)).parameters.keys()}
-    assert have == ROOMLESS.keys() | {"kseq_rho", "top_logprobs"}  # k of these: no size, and at most V
+    assert have == ROOMLESS.keys() | {"kseq_rho", "top_logprobs"}  # their k does not size a result, or is at most V
 
 
-def roomless(op):  # made there: what is this large does not travel
+def roomless(op):  # made in the worker: tensors this large are not sent
     return flat.call(getattr(sk, op), **worker.here(ROOMLESS[op]))
 
 
 @pytest.mark.parametrize("op", ROOMLESS)
 def test_a_result_without_room(op_backend, op):
-    """An error of the op, and not of the allocator."""
+    """The error comes from the op, not from the allocator."""
     if op_backend == "triton-interpret" and op not in ("sample", "uniforms"):
         pytest.skip("where the others make their results interpreted kernels have run for long")
     with pytest.raises(RuntimeError, match=rf"^{op}: .*must fit into memory, got no room for"):
@@ -213,7 +218,7 @@ def test_a_result_without_room(op_backend, op):
 
 @pytest.mark.parametrize("op", [op for op in OPS if {"num_rows", "num_requests"} & CALLS[op][-1].keys()])
 def test_a_number_of_rows_has_one_dimension(op_backend, op):
-    """[1], as documented: neither a tensor without dimensions nor one of two, by the function and by the op."""
+    """num_rows must have shape [1], as documented: the function and the op refuse tensors of 0 or 2 dimensions."""
     call = example_calls.folded(CALLS[op][-1])
     name = "num_rows" if "num_rows" in call else "num_requests"
     for x in (call[name][0], call[name][None]):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No op is differentiable, and none says that it is: results never require grad, whatever the arguments do, and
-torch.func's transforms and forward-mode AD raise."""
+"""No op is differentiable, and no result requires grad, even if arguments do. torch.func's transforms and forward-mode
+AD raise."""
 
 import re
 
@@ -23,7 +23,7 @@ def leaf(x):
 
 
 def with_grad(op, call, how):
-    """What a call returns with arguments that require grad, and without; and which of the results say that they do."""
+    """Return the results with arguments that require grad, those without, and which of the former require grad."""
     function, wanted = getattr(sk, op), surface.tensors(getattr(sk, op)(**call))
     if how == "public":
         got = function(**leaf_call(call))
@@ -59,7 +59,7 @@ def test_results_require_no_grad(op_backend, op, how):
 
 
 def floats_of(op):
-    """(name, call) of each argument of floats in the op's examples, once."""
+    """Return (name, call) for each floating-point argument in the op's examples, once each."""
     found = {}
     for call in flat.dotted_calls(op, few=True, V=11):
         for name, x in call.arguments.items():
@@ -69,7 +69,7 @@ def floats_of(op):
 
 
 def total(op, call, name, x):
-    """The results as one number, of a call with x for one argument."""
+    """Return the sum of the results of a call with x for one argument."""
     found = surface.tensors(flat.call_dotted(op, call | {name: x}))
     return sum(one.double().nan_to_num(0, 0, 0).sum() for one in found if one.dtype.is_floating_point) + x.sum() * 0
 
@@ -99,7 +99,7 @@ WITH_FLOATS = [op for op in OPS if floats_of(op)]
 
 
 def raised(op, how, call, name, direct):
-    """The error of a transform, or that there is none."""
+    """Return the error text of a transform, or None."""
     x = call[name]
     f = (lambda x: total(op, call, name, x.detach())) if direct == "detached" else (lambda x: total(op, call, name, x))
     try:
@@ -118,7 +118,8 @@ def test_transforms_raise(op_backend, op, how):
     few = list(floats_of(op))[: 1 if "compile" in how else None]
     for name, call in few:
         error = backends.there(op_backend, raised, op, how, call, name, "tracked")
-        # The op names its schema's argument, the public function the field; where stats are made it is row_stats.
+        # The error of the op names its schema's argument, that of the public function names the field. If the call
+        # makes the stats itself, row_stats raises.
         names = {name, name.replace(".", "_"), name.removeprefix("rows."), name.removesuffix(".logits")}
         by = "|".join((*(f"{op}: {re.escape(x)}" for x in names), "row_stats: [a-z_.]+"))
         wanted = f"({by}) must be detached, got one to differentiate by"
@@ -142,7 +143,7 @@ def test_detached_arguments_are_constants_of_a_transform(op_backend, op, how):
 
 
 def each_and_vmapped(op, call, dim):
-    """What an op gives for each of two calls, and under vmap for both at once."""
+    """Return an op's results for two calls, and under vmap for both at once."""
     call = flat.dotted(op, call)
     names = [name for name, x in call.items() if isinstance(x, torch.Tensor)]
     other = {name: call[name].flip(0) if call[name].dim() else call[name] for name in names}

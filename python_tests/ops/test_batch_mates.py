@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch mate asked of rows that two requests share does not show: every request comes out as it does alone, bit
-for bit."""
+"""A request's results do not depend, bit for bit, on what batch mates compute from rows that they share in memory."""
 
 import numpy as np
 import pytest
@@ -15,21 +14,21 @@ MATES = ["exact", "chow_log", "diff_log", "opt_log", "opt"]
 
 
 def shared_rows(n, V, seed=11):
-    """Pairs of rows, the draft's sure of itself, so that its entropy is small and float32 is fine there."""
+    """Return pairs of rows. The draft's are peaked, so that entropies are small and their float32 values dense."""
     rng = torch.Generator().manual_seed(seed)
     q = 4 * torch.randn(n, V, generator=rng)
     return q.roll(1, -1) + 0.1 * torch.randn(n, V, generator=rng), q
 
 
 def thresholds(q):
-    """The floats around the entropy of each row: between two of them lie all that differently ordered sums make of
-    it."""
+    """Return the three floats around each row's entropy. Sums in different orders round to values among them."""
     h = reference.row_gap(q, q)[:, 3].numpy().astype(np.float32)
     return torch.from_numpy(np.stack([np.nextafter(h, np.float32(0)), h, np.nextafter(h, np.float32(9))], 1))
 
 
 def requests(op, p, q, rules, alpha):
-    """One request for each rule, all of the same two rows in memory: a draft that the target hardly believes in."""
+    """Return one request for each rule, all on the same two rows in memory. The target is unlikely to accept the draft
+    token."""
     B, V = len(rules), len(p)
     d = int(q.argmax())
     u = torch.tensor([[0.0, 0.999, 0.5]], dtype=torch.float64).expand(B, 3)
@@ -54,10 +53,10 @@ def requests(op, p, q, rules, alpha):
 @pytest.mark.parametrize("op", ["verify_chain", pytest.param("verify_tree", marks=pytest.mark.not_triton)])
 @pytest.mark.slow_in_triton
 def test_entropies_are_not_handed_on(backend, op):
-    """chow_log with alpha at its draft's entropy, behind batch mates that sum the same entropy in another order."""
+    """chow_log with alpha at its draft's entropy, after batch mates that sum the same entropy in another order."""
     if backend == "reference":
         pytest.skip("it sums in one order")
-    n = 240 if backend == "cpu" else scale(8, backend, least=1)  # one row in thirty tells the orders apart
+    n = 240 if backend == "cpu" else scale(8, backend, least=1)  # one row in thirty distinguishes the orders
     P, Q = shared_rows(n, 33)
     for p, q, alphas in zip(P, Q, thresholds(Q)):
         for a in alphas.tolist() if n > 1 else alphas[1:2].tolist():
@@ -85,8 +84,8 @@ def test_any_mates_in_any_order(backend, op):
 
 
 def test_sums_of_a_row_are_not_handed_on(backend):
-    """The target's rows under stats that were handed over, the draft's the same memory, whose law is made anew: a draw
-    of the next request from the target's row adds up its own sums."""
+    """Sums of a row are not reused under other stats. The draft shares the target's memory, but the target has given
+    stats and the draft's are made in the call. The next request must sum its own row for a draw from the target."""
     if backend == "reference":
         pytest.skip("it takes requests one by one")
     V, n = 3000, scale(64, backend, least=2)

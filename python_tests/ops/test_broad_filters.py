@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters that keep so much of a row that nobody sorts it: flat rows, rows of a few values, rows of which little is
-finite, floats that lie side by side, on every instruction set."""
+"""Filters that keep too many entries to sort, on every instruction set. Rows are flat, or have few distinct values, few
+finite entries, or adjacent floats."""
 
 import math
 
@@ -24,11 +24,12 @@ def rows(V):
     z[3] = np.where(rng.random(V) < 0.5, 0.0, -0.0)
     z[3, :5] = 1.0
     z[4] = -math.inf
-    z[4, 1 : V // 3 : 2] = rng.standard_normal(len(z[4, 1 : V // 3 : 2]))  # where equal steps along the row seldom fall
+    # a sample at equal steps along the row seldom meets these
+    z[4, 1 : V // 3 : 2] = rng.standard_normal(len(z[4, 1 : V // 3 : 2]))
     z[5] = rng.standard_normal(V) * 2.0 ** rng.integers(-60, 6, V)
-    z[6] = -30.0  # ties below, and a head
+    z[6] = -30.0  # many ties below a few larger entries
     z[6, rng.integers(0, V, 40)] = rng.standard_normal(40)
-    z[7] = np.linspace(-4, 4, V)  # in the order of the ids
+    z[7] = np.linspace(-4, 4, V)  # sorted by id
     return torch.from_numpy(z).float()
 
 
@@ -55,7 +56,7 @@ def test_broad_rows(isa_backend, dtype, filters):
 @pytest.mark.one_backend
 @pytest.mark.parametrize("k", [1, 63, 64, 65, 1000, 1024, 1025, 5000, 60_000])
 def test_top_k_is_the_kth_largest(isa_backend, k):
-    """Whatever the bound is found from: chunks, lanes, a sample or floats."""
+    """top-k keeps exactly the entries >= the k-th largest, for every k at which kernels change how they bound it."""
     V = width(isa_backend)
     z = rows(V)
     stats = backends.run("row_stats", isa_backend, z, top_k=k)
@@ -64,8 +65,8 @@ def test_top_k_is_the_kth_largest(isa_backend, k):
 
 
 def test_lanes_that_tie(op_backend):
-    """A head of 40 and ties: more lanes reach top-k's bound than are gathered, and what a block decides by their
-    number all of its threads decide alike. Kills a count that begins anew before all have read it."""
+    """40 large entries above many ties, so more lanes reach the bound of top-k than a block can gather. All threads of
+    the block must then take the same branch. Kills: resetting the count before every thread has read it."""
     z = rows(9001)[6:7]
     stats = backends.run("row_stats", op_backend, z, top_k=64)
     want = z.sort(1, descending=True).values[:, 63:64]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""build_tree against the reference (integers: no band) and against trees made by hand."""
+"""build_tree against the reference (integers: exactly equal) and against trees made by hand."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from support import backends
 
 
 def drafts(B, K, L, vocab, seed=0, dtype=torch.int64):
-    """Ids from -1 on: some drafts end early; the smaller the vocabulary, the more prefixes are shared."""
+    """Return ids from -1 up. Some drafts end early. The smaller the vocabulary, the more prefixes are shared."""
     ids = torch.randint(-1 if vocab < 50 else 0, vocab, (B, K, L), generator=torch.Generator().manual_seed(seed))
     return ids.to(dtype)
 
@@ -23,7 +23,7 @@ def check(backend, draft_tokens):
     return got
 
 
-@pytest.mark.parametrize("vocab", [1, 2, 3, 100_000])  # all alike ... hardly any prefix shared
+@pytest.mark.parametrize("vocab", [1, 2, 3, 100_000])  # from all alike to hardly any shared prefix
 @pytest.mark.parametrize("B, K, L", [
     (3, 1, 1),
     (5, 1, 6),  # a chain
@@ -37,13 +37,13 @@ def check(backend, draft_tokens):
 def test_agrees_with_the_reference(backend, B, K, L, vocab):
     tree = check(backend, drafts(B, K, L, vocab, seed=K * L))
     assert tree.parents.shape == (B, K * L + 1)
-    if vocab == 2 and K > 4:  # prefixes are shared, and not all
+    if vocab == 2 and K > 4:  # some prefixes are shared, not all
         real = (tree.parents >= 0).sum(1)
         assert (real < K * L).all() and (real > 1).any()
 
 
 def test_by_hand(backend):
-    """A, B, A: the third draft goes through the first's node, and draft_nodes keeps the order."""
+    """A, B, A: the third draft shares the first's node, and draft_nodes keeps the order."""
     tree = backends.run(
         "build_tree", backend, torch.tensor([[[0, 1, 5], [2, 1, -1], [0, 2, 5]], [[7, -1, 3], [-3, 1, 1], [7, -1, 3]]])
     )
@@ -65,7 +65,7 @@ def test_one_token_under_two_parents_is_two_nodes(backend):
 
 
 def test_ids_below_zero_end_a_draft(backend):
-    """Whatever stands behind the end, and however far below zero it is, counts for nothing."""
+    """A negative id ends its draft; later ids are ignored."""
     ids = drafts(20, 5, 4, 4, seed=3)
     ended = (ids < 0).cumsum(2) > 0
     assert ended.any() and not ended.all()
@@ -76,7 +76,7 @@ def test_ids_below_zero_end_a_draft(backend):
 
 
 def test_large_ids(backend):
-    """Ids that agree in their lower 32 bits are not the same token."""
+    """Ids that agree in their lower 32 bits are different tokens."""
     tree = check(backend, torch.tensor([[[5, 1], [5 + 2**32, 1], [5, 1 + 2**33]]]))
     assert tree.tokens[0].tolist() == [-1, 5, 5 + 2**32, 1, 1, 1 + 2**33, -1]
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.ops.specdec_check.*, each op up to where it would run: its results are as the op's, and nothing is in them."""
+"""torch.ops.specdec_check.*: each op's checks without its kernel. Results have the op's shapes and dtypes, and no
+contents."""
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ def test_every_op_has_its_check():
 
 @pytest.mark.parametrize("op", OPS)
 def test_results_are_made_as_the_op_makes_them(op):
-    """On the CPU, on the meta device, and by the fake, which says shapes in Python."""
+    """Shapes and dtypes agree on the CPU, on the meta device and in the fake, which is written in Python."""
     run, check = (getattr(getattr(torch.ops, space), op) for space in ("specdec", "specdec_check"))
     for call in example_calls.calls(op):
         arguments = example_calls.op_arguments(op, getattr(sk, op), **call.arguments)
@@ -41,7 +42,8 @@ def test_results_are_made_as_the_op_makes_them(op):
 
 @pytest.mark.parametrize("op", [op for op in dispatch.overloads() if op.endswith(".out")])
 def test_results_of_the_caller_are_looked_at(op):
-    """On the CPU, on the meta device, where nothing shares memory, and by the fake."""
+    """Given results (out=) are checked on the CPU, on the meta device, where no tensors share memory, and in the
+    fake."""
     name = op.removesuffix(".out")
     for call in example_calls.calls(name):
         arguments = example_calls.op_arguments(name, getattr(sk, name), **call.arguments)
@@ -79,13 +81,14 @@ def has_memory_of(x, arguments):
 
 @pytest.mark.parametrize("op", OPS)
 def test_the_type_of_an_error(op):
-    """No tensor at all, a tensor that the op refuses, one of a layout that no kernel takes: of every tensor."""
+    """The error's type for an argument that is no tensor, a tensor that the op refuses, or one of an unsupported
+    layout."""
     for call in example_calls.few(op, V=11):
         given, found = example_calls.flat(call.arguments), 0
         taken = example_calls.op_arguments(op, getattr(sk, op), **call.arguments)
         for name, x in given.items():
             if not isinstance(x, torch.Tensor) or not has_memory_of(x, taken):
-                continue  # what a method ignores is not looked at
+                continue  # arguments that the method ignores are not checked
             for error, change in WRONG.items():
                 with pytest.raises(error, match=rf"^{op}: .*\b{name.replace('.', '[.]')}\b") as caught:
                     getattr(sk, op)(**example_calls.folded(given | {name: change(x)}))
@@ -95,7 +98,7 @@ def test_the_type_of_an_error(op):
 
 
 def test_arguments_are_not_written():
-    """No kernel runs, and results of the caller's stay as they were."""
+    """No kernel runs, and given results stay unchanged."""
     arguments = example_calls.op_arguments(
         "verify_chain", sk.verify_chain, **example_calls.calls("verify_chain")[0].arguments
     )

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong sources are caught: those that lose what is left of a peaked row by the tests of laws at every scale, and those
-that see a row under other penalties by rows written out. A minute of compiling each on the CPU and in CUDA."""
+"""Every mutant of the sources fails the test that it names.
+
+Scale mutants lose the probability that remains once a row's likely tokens are removed; the tests at every scale find
+them. Penalty mutants penalise a row wrongly; a comparison with rows that were penalised beforehand finds them.
+Compiling takes about a minute for each native mutant.
+"""
 
 import functools
 import os

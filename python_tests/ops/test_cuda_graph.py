@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every op under CUDA-graph capture and replay, on other streams, on another device, and never waiting for the device.
+"""Every op under CUDA-graph capture and replay, on other streams, on another device, and without waiting for the
+device.
 
 The last test runs the same checks without a GPU, on a stand-in that replays what it recorded: it shows that they run,
 and that they catch an op that cannot be replayed.
@@ -34,7 +35,8 @@ def one(op, name, seed=0):
 
 @functools.cache
 def seeds(op, name):
-    """The first one, and others with another result: in some inputs of padded buffers no request is present."""
+    """Yield the first seed, and others with a different result. In some inputs with padded buffers no request is
+    present."""
     results = {seed: graphs.call(op, one(op, name, seed)) for seed in range(9)}
     return 0, *[seed for seed in results if not same(results[seed], results[0])][:2]
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines call torch.ops.specdec.* without the wrapper: the op checks again, with one message whatever runs it."""
+"""Engines call torch.ops.specdec.* without the Python wrapper: the op checks its arguments again, with the same error
+on every backend."""
 
 import re
 
@@ -17,7 +18,7 @@ F64, I64 = torch.float64, torch.int64
 SEED = torch.arange(3)
 ROWS = torch.arange(33.0).reshape(3, 11).cos()
 TREES = torch.tensor([[-1, 0, 0, 1], [-1, 0, 1, -1]])
-WRONG = [  # op, the argument, what comes, message
+WRONG = [  # op, argument, wrong value, error
     ("uniforms", "seed", SEED.float(), "uniforms: seed must be int64, got float32"),
     ("uniforms", "offset", SEED[None], r"uniforms: offset must have shape \[B=3\], got \[1, 3\]"),
     ("uniforms", "n", -1, r"uniforms: n must be in \[0, 2\^33\], got -1"),
@@ -231,13 +232,14 @@ for op in ("row_stats", "sample", "residual", "top_logprobs", "row_topw", "suppo
 
 
 def direct_call(name, index, other):
-    """The wrapper's own call of torch.ops.specdec.<name>, with one argument replaced."""
+    """Make the wrapper's own call of torch.ops.specdec.<name>, with one argument replaced."""
     arguments = worker.here(example_calls.calls(name, V=11)[0].arguments)
     _, (op, args, _) = surface.recorded_call(name, getattr(sk, name), **arguments)
     args, names = list(args), [argument.name for argument in op._schema.arguments]
     index = names.index(index) if isinstance(index, str) else index
     for i, argument in enumerate(names):
-        if argument.endswith("numbers") and argument != "rule_numbers":  # a parameter is one or the other
+        # a sampling parameter is passed either as a tensor or as a number
+        if argument.endswith("numbers") and argument != "rule_numbers":
             args[i] = ()
     args[index] = other(args[index]) if callable(other) else other
     return op(*args)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The docstring of every public function: one form, and an example that prints what it says."""
+"""The docstrings of all public functions have one form, and their examples print what they show."""
 
 import doctest
 import inspect

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example calls that ship with the package: they reach every form of every op, agree with the reference, and are
-what torch wants of an op."""
+"""The example calls that ship with the package: they cover every form of every op, agree with the reference, and pass
+torch's checks of an op."""
 
 import inspect
 
@@ -15,7 +15,7 @@ from specdec_kernels import example_calls, registry
 SLOW = ("cuda-on-cpu", "cuda-on-cpu-checked", "triton-interpret")
 
 
-OF_THE_CALL = {"out", "require_exact"}  # and not of the result: test_out.py, test_require_exact.py
+OF_THE_CALL = {"out", "require_exact"}  # they do not change the result; tested in test_out.py and test_require_exact.py
 
 
 def test_every_parameter_is_given_and_left_out():
@@ -87,5 +87,6 @@ def test_examples_agree_with_the_reference(op_backend, function):
 @pytest.mark.parametrize("op", registry.OPS)
 @pytest.mark.slow
 def test_what_torch_wants(op_backend, op):
-    """Of each kind of call on the CPU; the schema and the fake are one for all backends, so elsewhere of one call."""
+    """On the CPU for each kind of call. The schema and the fake are the same for all backends, so elsewhere one call is
+    enough."""
     backends.there(op_backend, surface.check_examples, op, None if op_backend == "cpu" else 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uniforms that a caller gives, in every op that takes them."""
+"""Uniforms given by the caller, in every op that takes them."""
 
 import math
 
@@ -16,8 +16,10 @@ NEAREST = torch.tensor([0.0] * 4 + [1 - 2.0**-53] * 3, dtype=torch.float64)
 
 
 def given(B, columns):
-    """Uniforms [B, columns] outside [0, 1), of 49 requests every pair of kinds side by side, of 7 each kind everywhere;
-    and the nearest inside."""
+    """Return uniforms [B, columns] outside [0, 1), and the nearest ones inside.
+
+    With B = 49, every pair of kinds occurs in adjacent columns; with B = 7, every kind occurs in every column.
+    """
     pair = torch.arange(B) * (8 if B == 7 else 1)
     i = pair[:, None] // torch.tensor([1, 7])[torch.arange(columns) % 2] % 7
     return OUTSIDE[i], NEAREST[i]
@@ -28,7 +30,7 @@ def logits(*shape):
 
 
 def case(name, B):
-    """(op, its arguments without uniforms, columns)."""
+    """Return (op, its arguments without uniforms, columns)."""
     V, Vq = 6, 9
     p, q = logits(B, 3, V), logits(B, 3, Vq)
     drafts = torch.randint(0, Vq, (B, 2), generator=torch.Generator().manual_seed(1))
@@ -49,7 +51,8 @@ def case(name, B):
 @pytest.mark.parametrize("name", ["with", "without", "token", "block", "ensemble", "synthetic", *TREE_METHODS])
 @pytest.mark.slow_in_triton
 def test_uniforms_outside_count_as_the_nearer_end(backend, name):
-    """NaN as 0. Then all that holds for uniforms in [0, 1) holds: no token lies outside the vocabulary."""
+    """Uniforms outside [0, 1) give the same results as the nearest inside, and NaN as 0. All tokens lie in the
+    vocabulary."""
     B = 7 if backend in rule_cases.SLOW else 49
     op, args, columns = case(name, B)
     outside, nearest = given(B, columns)
@@ -67,7 +70,7 @@ def test_accept_tests_uniforms_outside_too(backend):
 
 @pytest.mark.slow_in_triton
 def test_no_id_of_the_draft_alone_is_emitted(backend):
-    """One id in the target's vocabulary, two in the draft's: u = -1 once accepted the second, as -1 < 0."""
+    """The target has one id and the draft two. u = -1 used to accept the second, because -1 < 0."""
     p, q, u = torch.zeros(1, 2, 1), torch.zeros(1, 1, 2), torch.tensor([[-1.0, 0.0]], dtype=torch.float64)
     out = backends.run("verify_chain", backend, p, torch.tensor([[1]]), q, uniforms=u)
     assert out.tokens.tolist() == [[0, -1]] and out.num_accepted.tolist() == [0]

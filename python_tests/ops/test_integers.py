@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every integer argument of every public function as int32 and as int64: the same results and the same errors, at
-ordinary values and at the ends of int32. The arguments are those that the functions themselves call integers."""
+"""Every integer argument of every public function as int32 and as int64: the same results and errors, at ordinary
+values and at the ends of int32. The arguments are found from the functions' own error texts."""
 
 import inspect
 import re
@@ -16,7 +16,7 @@ from specdec_kernels.registry import FUNCTIONS
 
 CALLS = {op: flat.dotted_calls(op, V=11) for op in FUNCTIONS}
 PARTS = {"tree": ("parents", "tokens", "", "draft_nodes"), "links": ("first_child", "next_sibling")}
-WIDE = {"seed", "offset"}  # 64 bits are what they are for: int32 is refused
+WIDE = {"seed", "offset"}  # these need 64 bits: int32 is refused
 LEAST, LARGEST = torch.iinfo(torch.int32).min, torch.iinfo(torch.int32).max
 HOSTILE = (LEAST, -1, LARGEST)
 
@@ -26,7 +26,7 @@ def is_integer(x):
 
 
 def places(call):
-    """(argument, part of a tuple or None) of every tensor of integers."""
+    """Yield (argument, part of a tuple or None) for every integer tensor."""
     for name, x in call.items():
         if is_integer(x):
             yield name, None
@@ -50,7 +50,7 @@ def replaced(call, place, x):
 
 
 def with_dtype(call, dtype, but=()):
-    """All integers of a call that fit int32, as `dtype`; those named `but` as they are."""
+    """Return the call with all integers that fit int32 as `dtype`; those named `but` stay unchanged."""
     for place in places(call):
         if name_of(place) not in but:
             call = replaced(call, place, value(call, place).clamp(LEAST, LARGEST).to(dtype))
@@ -58,7 +58,7 @@ def with_dtype(call, dtype, but=()):
 
 
 def outcome(op, call):
-    """What a call gives, or raises: tensors, or the words of the error without the dtypes."""
+    """Return a call's tensors, or its error text without dtypes."""
     try:
         found = flat.call_dotted(op, call)
     except ValueError as error:
@@ -70,7 +70,7 @@ def outcome(op, call):
 
 
 def outcomes(op, call, place=None):
-    """Of a call with its integers, or one of them, as int32 and as int64."""
+    """Return the outcomes of a call with its integers, or one of them, as int32 and as int64."""
     but = WIDE if place is None else {name_of(each) for each in places(call)} - {name_of(place)}
     return [outcome(op, with_dtype(call, dtype, but)) for dtype in (torch.int32, torch.int64)]
 
@@ -80,8 +80,8 @@ def agree(narrow, wide):
 
 
 def called_integers(op):
-    """The names of the arguments, parts of tuples too, which a function wants as integers: each is given a tensor of
-    another kind in the calls that have it."""
+    """Return the names of the arguments, or parts of tuples, that a function requires to be integers. Each is found by
+    giving it a tensor of another kind."""
     found = set()
     for call in CALLS[op]:
         for name in flat.dotted_names(op):
@@ -106,7 +106,7 @@ def test_the_examples_give_every_integer_argument(op):
 
 @pytest.mark.parametrize("op", FUNCTIONS)
 def test_int32_and_int64_give_the_same(op_backend, op):
-    """All of a call's integers at once."""
+    """All integers of a call at once."""
     some = CALLS[op] if op_backend == "cpu" or tiers.TIER == "all" else flat.dotted_calls(op, few=True, V=11)
     if op_backend == "triton-interpret" and tiers.TIER != "all":
         some = some[:: max(1, len(some) // 4)]
@@ -131,7 +131,7 @@ HOSTILE_CASES = {
 @pytest.mark.parametrize("case", HOSTILE_CASES)
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_the_ends_of_int32_as_int64(op_backend, case, hostile):
-    """One value of one argument: an answer with a status, or an error; whichever, the same of both dtypes."""
+    """One extreme value of one argument: int32 and int64 give the same result with a status, or the same error."""
     op, place, call = HOSTILE_CASES[case]
     if not backends.serves(op_backend, op, call):
         pytest.skip("Triton takes no rule on a tree")

@@ -51,8 +51,8 @@ WIDTHS = [
 @pytest.mark.parametrize("kind", ["logits", "probs"])
 @pytest.mark.parametrize("V, Vq, dtype", WIDTHS)
 def test_is_the_best_valid_rho(op_backend, V, Vq, dtype, kind):
-    """Random, peaked, near, identical, disjoint and one-hot pairs, k from 1 to 64; V: one id, the golden size, narrower
-    and wider drafts, chunk + 1, a prime of five chunks."""
+    """rho is the best valid one. The pairs are random, peaked, near, identical, disjoint and one-hot, with k from 1 to
+    64. V is one id, the golden size, with narrower and wider drafts, chunk + 1, and a prime of five chunks."""
     check(op_backend, *pairs(op_backend, V + Vq, 28 if V > 1000 else 280, V, Vq, dtype, kind), kind)
 
 
@@ -66,13 +66,13 @@ def test_is_the_best_valid_rho(op_backend, V, Vq, dtype, kind):
 )
 def test_golden(backend, k, rho, beta, p_acc):
     out = backends.run("kseq_rho", backend, *golden(), k, kind="probs")
-    assert out.rho.item() == pytest.approx(rho, abs=5e-6)  # f falls by 0.2 at least for each unit of rho
+    assert out.rho.item() == pytest.approx(rho, abs=5e-6)  # f falls by at least .2 per unit of rho
     assert [out.beta.item(), out.p_acc.item()] == pytest.approx([beta, p_acc], abs=1e-6)
 
 
 @pytest.mark.parametrize("k", [1, 2, 64])
 def test_exact_ends(backend, k):
-    """Identical rows: every first draft is accepted. Disjoint ones: none ever is."""
+    """With identical rows every first draft is accepted; with disjoint rows none is."""
     p, q = golden()
     assert [x.item() for x in backends.run("kseq_rho", backend, p, p, k, kind="probs")] == [1, 1, 1]
     z = p.log()
@@ -83,8 +83,8 @@ def test_exact_ends(backend, k):
 
 
 def test_disjoint_and_nearly(backend):
-    """beta and p_acc are chances, whatever rounding does to sums that hardly differ from 1; at rho = k nothing is
-    accepted of disjoint rows."""
+    """beta and p_acc lie in [0, 1] even if rounding affects sums close to 1. At rho = k, disjoint rows accept
+    nothing."""
     V = 1100
     rng = torch.Generator().manual_seed(9)
     p, q = torch.rand(2, backends.scale(60, backend), V, generator=rng).pow(4)
@@ -92,14 +92,14 @@ def test_disjoint_and_nearly(backend):
     p, q = torch.where(at, p, 0.0), torch.where(at, 0.0, q)
     p, q = (x / x.sum(-1, keepdim=True) for x in (p, q))
     third = len(p) // 3
-    q[:third, 0] = torch.logspace(-12, -5, third)  # the rest overlaps by so much
+    q[:third, 0] = torch.logspace(-12, -5, third)  # the rows overlap by this much
     q[third : 2 * third, ::2] = 1e-9 * p[third : 2 * third, ::2]
     for k in (1, 2, 8, 64):
         rho, beta, p_acc = backends.run("kseq_rho", backend, p, q, k, kind="probs")
         assert ((beta >= 0) & (beta <= 1) & (p_acc >= 0) & (p_acc <= 1)).all() and ((rho >= 1) & (rho <= k)).all()
         assert (p_acc <= k * 1.1e-5 + 1e-6).all() and (
             p_acc >= beta
-        ).all()  # no draft more than the overlap, whose sum is off by 4 u
+        ).all()  # each of k drafts adds at most the overlap, whose sum is off by 4 u
         assert (beta[2 * third :] < 1e-6).all() and (rho[2 * third :] == k).all()
         z, y = p.log(), q.log()
         z_stats, y_stats = sk.row_stats(z), sk.row_stats(y)
@@ -108,7 +108,7 @@ def test_disjoint_and_nearly(backend):
 
 
 def test_greedy_rows_are_one_hot(backend):
-    """Stats at temperature 0, on either side and on both: with p one-hot at a, sum min(rho q, p) = min(rho q(a), 1)."""
+    """Stats at temperature 0 on either side or both: with p one-hot at a, sum min(rho q, p) = min(rho q(a), 1)."""
     z = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3]]).log()
     soft, hard = sk.row_stats(z), sk.row_stats(sk.Rows(z, temperature=0.0))
     rows = z[:1], z[1:]
@@ -133,7 +133,7 @@ def test_greedy_rows_are_one_hot(backend):
     ],
 )
 def test_a_row_that_is_no_law(backend, p, q):
-    """rho = k with NaN beside it, and the other rows as if alone."""
+    """An invalid row gives rho = k and NaN for the others; other rows are as if alone."""
     good_p, good_q = golden()
     rows = torch.cat([good_p, torch.tensor([p]), good_p]), torch.cat([good_q, torch.tensor([q]), good_q])
     out = backends.run("kseq_rho", backend, *rows, 3, kind="probs")
@@ -152,7 +152,7 @@ def test_a_row_of_logits_that_is_no_law(backend):
 
 
 def test_rows_that_do_not_add_up_to_one(op_backend):
-    """They count as laws: each is divided by its total."""
+    """Rows that do not sum to 1 count as distributions: each is divided by its sum."""
     p, q = golden()
     want = backends.run("kseq_rho", op_backend, p, q, 3, kind="probs")
     for x in (0.25, 1.5):
@@ -177,8 +177,8 @@ def test_batch_strides_and_the_type_of_k_change_no_bit(op_backend):
 @pytest.mark.parametrize("kind", ["logits", "probs"])
 @pytest.mark.parametrize("V", [7, 50])
 def test_a_hundred_thousand_pairs(V, kind):
-    """The property over many pairs: |f| and the loss of acceptance below 1e-6, never an invalid rho. One in ten
-    below test-all."""
+    """Over many pairs, |f| and the loss of acceptance stay below 1e-6, and rho is never invalid. Below test-all, one
+    pair in ten is tested."""
     for seed in range(10 if tiers.TIER == "all" else 1):
         check("cpu", *pairs("cpu", 100 + seed, 2500, V, kind=kind), kind)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The laws that the other tests compare with."""
+"""Tests of the distributions with which other tests compare."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_speculative_sampling_is_lossless(gamma, draft):
 
 
 def test_a_lossy_law_is_not_called_lossless():
-    """The residual (p - q)+ replaced by p: the completed law moves away from the target's."""
+    """With p in place of the residual (p - q)+, the completed distribution differs from the target's."""
     kept = np.minimum(P, Q)
     lossy = kept + (1 - kept.sum()) * P
     assert np.abs(lossy - P).max() > 0.05

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks have teeth: each mutant is one wrong line, and the check named beside it, which the ops pass, fails."""
+"""Each mutant is the right implementation with one wrong line. The check named beside it, which the ops pass, must
+fail."""
 
 import pytest
 import torch
@@ -52,7 +53,7 @@ class OneUniformTwice(Plain):
 
 
 class DraftMassLeaked(Plain):
-    """1% of what q says goes missing."""
+    """Loses 1% of q in the residual."""
 
     def draft_laws(self, *args):
         return 0.99 * super().draft_laws(*args)
@@ -82,7 +83,7 @@ class LastTieWins(Plain):
 
 
 class NoCumulativeAnd(Plain):
-    """Counts acceptances behind the first rejection too: the stop comes late."""
+    """Counts acceptances after the first rejection too, so it stops too late."""
 
     def accepted_count(self, accepted):
         return accepted.long().sum(-1)
@@ -99,7 +100,7 @@ class OffsetLosesItsHighWord(Plain):
 
 
 class DomainSharedWithDraft(Plain):
-    """Accepts with the very numbers the draft was drawn with."""
+    """Tests acceptance with the random numbers that the draft was drawn with."""
 
     def uniforms(self, seed, offset, gamma):
         return torch.cat([philox_uniforms(seed, offset, gamma, 2), philox_uniforms(seed, offset, 1, 1)], 1)
@@ -111,14 +112,14 @@ class ResidualAfterTheDraftEnds(Plain):
 
 
 class DrawOneLate(Plain):
-    """First id with cumsum >= v * total + its own weight: the neighbour of the right token."""
+    """Draws the first id with cumsum >= v * total + its own weight: the neighbour of the right token."""
 
     def draw(self, w, v):
         return (super().draw(w, v) + 1).clamp(max=w.shape[-1] - 1)
 
 
 class NucleusWithoutItsLastToken(Plain):
-    """Top-p keeps what lies below p, not the token that crosses it."""
+    """Top-p keeps the tokens below p, without the token that crosses it."""
 
     def cutoffs(self, z, temperature, top_k, top_p, min_p):
         return super().cutoffs(z, temperature, top_k, None if top_p is None else torch.as_tensor(top_p) * 0.93, min_p)
@@ -171,7 +172,7 @@ def test_mutant_is_caught(mutant, check, case):
 
 @pytest.mark.parametrize("check", sorted({check.__name__ for _, check, _ in CAUGHT}))
 def test_the_body_of_the_mutants_is_right(check):
-    """What is caught is the mutation: without one every check passes."""
+    """The unmutated implementation passes every check, so only the mutation is caught."""
     check = getattr(checks, check)
     cases = [case for _, c, case in CAUGHT if c is check]
     for case in [case for i, case in enumerate(cases) if case not in cases[:i]]:

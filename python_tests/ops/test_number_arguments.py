@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every argument that may be a Python number may be one of numpy's, and costs torch.compile no graph per value. The
-arguments are read from the functions' signatures."""
+"""Every argument that accepts a Python number accepts numpy's numbers too, and torch.compile does not recompile for
+each value. The arguments are read from the functions' signatures."""
 
 import re
 
@@ -19,14 +19,14 @@ from specdec_kernels.registry import CHAIN_METHODS, RULES, SAMPLING, TREE_METHOD
 EVERY = numbers.every()
 INTEGERS = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)
 FLOATS = (np.float16, np.float32, np.float64)
-TIMES = 12  # more than torch.compile's limit of graphs for a function
+TIMES = 12  # more than torch.compile's limit of graphs per function
 
 
 # ---- numpy's numbers ------------------------------------------------------------------------------------------------
 
 
 def of_numpy(x):
-    """A number as every scalar of numpy that can hold it or something near, and the Python number that it holds."""
+    """Yield (numpy scalar, the Python number that it holds) for every numpy type that can hold a number, or nearly."""
     if isinstance(x, bool):
         kinds = (np.bool_,)
     elif isinstance(x, int):
@@ -47,7 +47,7 @@ def test_numbers_of_numpy(op, name):
 
 
 def rule_calls():
-    """(name, op, call, rule): each rule by name, where an op takes it."""
+    """Yield (name, op, call, rule): each rule by name, for every op that takes one."""
     of_chain = dict(example_calls.calls("verify_chain", V=numbers.V))["a rule, one number"]
     of_tree = dict(example_calls.calls("verify_tree", V=numbers.V))
     for rule, of in RULES.items():
@@ -75,7 +75,7 @@ def test_alpha_of_numpy(case):
 
 
 def test_greedy_by_a_number_of_numpy():
-    """A temperature of 0 needs no random numbers, whoever's 0 it is."""
+    """A temperature of 0 needs no random numbers, also if it is a numpy 0."""
     z = torch.randn(3, 37, generator=torch.Generator().manual_seed(1))
     for zero in (np.float32(0), np.float64(0), np.int32(0), np.array(0.0)):
         assert torch.equal(sk.sample(sk.Rows(z, temperature=zero)).tokens[:, 0], z.argmax(1))
@@ -94,7 +94,7 @@ def test_an_integer_is_no_rounded_float(op, name, x):
 
 
 def graphs(op, call, values, backend="aot_eager"):
-    """How many graphs torch.compile makes of calls whose numbers take these values; the results are those of eager
+    """Return how many graphs torch.compile makes for calls with these numbers. Results must equal those of eager
     calls."""
     torch._dynamo.reset()
     counter = CompileCounterWithBackend(backend)
@@ -114,7 +114,7 @@ SAMPLED = [op for op in numbers.FUNCTIONS if sampling_names(op)]
 
 
 def base_call(op, names):
-    """An example with random numbers in which these may be numbers."""
+    """Return an example call with random numbers, in which these arguments may be numbers."""
     call = numbers.call_with(op, names[-1])
     return {name: x for name, x in call.items() if name not in names}
 
@@ -165,7 +165,7 @@ def test_two_graphs_for_a_rate_of_each_position():
 
 @pytest.mark.slow
 def test_two_graphs_where_rules_are_tensors():
-    """A rule of each request, and one alpha for all."""
+    """A tensor of rules with one alpha for all."""
     code = torch.tensor([RULES["lossy"].code])
     call = dict(example_calls.calls("verify_chain", V=numbers.V))["a rule, one number"] | {"rule": code}
     values = [{"alpha": numbers.of_rule("lossy", i, TIMES)} for i in range(TIMES)]

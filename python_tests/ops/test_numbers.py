@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A number in place of a tensor: the same bits, in the one call of the op and nothing beside it, which on a GPU would
-be a launch."""
+"""A Python number in place of a tensor gives the same bits, in a single call of the op. Any further call would be a
+kernel launch on a GPU."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ NAMES = {f"{side}.{name}" for side in ("rows", "target", "draft") for name in SA
 
 
 class Calls(TorchDispatchMode):
-    """Notes what reaches the dispatcher."""
+    """Records the ops that reach the dispatcher."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ def is_number(x):
 
 
 def with_numbers(op):
-    """The example calls, by field, in which a number, a rule's name or a pair stands for all requests."""
+    """Yield the example calls, by field, in which a number, a rule's name or a pair holds for all requests."""
     for call in flat.dotted_calls(op, V=37):
         given = {name for name in NAMES & call.arguments.keys() if is_number(call.arguments[name])}
         if given or isinstance(call.arguments.get("rule"), str):
@@ -41,7 +41,7 @@ def with_numbers(op):
 
 
 def as_tensors(op, arguments):
-    """The same call, each number in a tensor of one entry, or where that is not enough, of one for each row."""
+    """Return the call with each number in a tensor of one entry or, if that is not allowed, of one entry per row."""
     out = dict(arguments)
     for name in NAMES & arguments.keys():
         if is_number(arguments[name]) and name != "slot":
@@ -57,7 +57,8 @@ def as_tensors(op, arguments):
             out["alpha"] = torch.tensor(alpha).view(1, -1, 1)
         elif alpha is not None and not isinstance(alpha, torch.Tensor):
             out["alpha"] = torch.tensor([alpha], dtype=torch.float32)
-    if op != "row_stats" and "uniforms" not in out and "seed" not in out:  # a number may say that nothing is drawn
+    # a number can show that nothing is drawn, a tensor cannot
+    if op != "row_stats" and "uniforms" not in out and "seed" not in out:
         zero = torch.zeros(1, dtype=torch.int64)
         out |= {"seed": zero, "offset": zero}
     return out
@@ -68,7 +69,7 @@ def numbers_and_tensors(op, arguments):
 
 
 def test_the_examples_hold_every_number():
-    """Of every parameter, rules by name with one number, two and none, and a slot."""
+    """The examples hold a number for every parameter, rules by name with zero, one and two numbers, and a slot."""
     seen = [(name, arguments[name]) for op in OPS for _, arguments in with_numbers(op) for name in arguments]
     assert NAMES - {"slot"} <= {name for name, x in seen if is_number(x)}
     alphas = [x for name, x in seen if name == "alpha"]
@@ -136,7 +137,7 @@ OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 
 def test_filters_that_are_off(op_backend):
-    """Numbers that filter nothing are no filters."""
+    """Numbers that switch a filter off are not passed as filters."""
     z = torch.randn(3, 2100, generator=torch.Generator().manual_seed(1))
     want = backends.run("row_stats", op_backend, z, temperature=0.7)
     assert same([backends.run("row_stats", op_backend, z, temperature=0.7, **OFF)], [want])
@@ -176,7 +177,7 @@ WRONG = [
 
 
 def direct(op, changes):
-    """torch.ops.specdec.<op> as the wrapper calls it for an example, with other arguments by name."""
+    """Call torch.ops.specdec.<op> as the wrapper does for an example, with other arguments given by name."""
     arguments = example_calls.op_arguments(
         op, getattr(sk, op), **worker.here(example_calls.calls(op, V=11)[0].arguments)
     )
@@ -189,6 +190,6 @@ def direct(op, changes):
 @pytest.mark.slow_in_triton
 @pytest.mark.parametrize("op, changes, message", WRONG, ids=[f"{i}-{w[0]}" for i, w in enumerate(WRONG)])
 def test_the_op_checks_numbers(op_backend, op, changes, message):
-    """On every device: numbers are at hand wherever the rows are."""
+    """On every device, because numbers are on the host."""
     with pytest.raises(RuntimeError, match=message):
         backends.there(op_backend, direct, op, changes)

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One row in memory under several penalties is several rows: what an executor holds of one is not taken for another's.
-Every call equals, bit for bit, the call on rows that are written out. The mutant is "sums of another view"."""
+"""One row in memory under two sets of penalties counts as two rows: sums kept for one are not used for the other.
+
+Every call equals, bit for bit, the call on rows with the penalties already applied. The mutant is "sums of another
+view".
+"""
 
 import pytest
 import torch
@@ -15,7 +18,7 @@ def test_rows_in_one_memory_are_seen_as_if_written_out(isa_backend):
 
 @pytest.mark.parametrize("sides", one_memory.MIRRORED)
 def test_the_two_views_differ_in_their_sums_alone(sides):
-    """Not vacuous: the memory and the four stats are the same, and drawn from the other view the token is another."""
+    """Not vacuous: memory and stats are the same, but a draw from the other view gives another token."""
     seen, plain = one_memory.mirrored_call("verify_chain", "token", sides)
     assert seen["target"].logits.data_ptr() == seen["draft"].logits.data_ptr()
     bonus, drafted_from = plain["target"].logits[:, 1], plain["draft"].logits[:, 0]

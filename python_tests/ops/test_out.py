@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""out=: the result in the caller's tensors, which share memory with nothing else that the call reads or writes."""
+"""out=: results are written to the caller's tensors, which may share memory with nothing else in the call."""
 
 import pytest
 import torch
@@ -15,13 +15,13 @@ REAL = ("cpu", "cuda", "triton")  # the others are simulated, and slow
 
 
 def room(result, tokens=torch.int64):
-    """Tensors like a result's, full of what no result holds; the tokens of a dtype."""
+    """Return tensors like a result's, filled with a value that no result holds. tokens: the tokens' dtype."""
     kinds = [tokens, *(x.dtype for x in result[1:])]
     return type(result)(*(torch.full(x.shape, -77, dtype=kind, device=x.device) for x, kind in zip(result, kinds)))
 
 
 def plainly_and_into(op, arguments, dtype):
-    """The result, the tensors given for it, and whether those are what came back."""
+    """Return the result, the tensors given as out=, and whether these are what the call returned."""
     function = getattr(sk, op)
     want = function(**arguments)
     out = room(want, dtype)
@@ -44,7 +44,7 @@ def test_the_same_result(op_backend, op):
 
 
 def side_by_side(x, t, shared):
-    """Copies of both in one storage, t behind x; `shared`: over its last byte."""
+    """Return copies of both in one storage, t after x. shared: t overlaps x's last byte."""
     start = (x.nbytes - 1) // 8 * 8 if shared else -(-x.nbytes // 8) * 8
     memory = torch.zeros(start + t.nbytes, dtype=torch.uint8, device=x.device)
     first, then = memory[: x.nbytes], memory[start : start + t.nbytes]
@@ -53,7 +53,8 @@ def side_by_side(x, t, shared):
 
 
 def with_neighbour(op, arguments, i, name, shared):
-    """A call in which out.<name> lies behind the i-th tensor of its arguments: the result, and that of a plain call."""
+    """Call the op with out.<name> directly after its i-th tensor in memory. Return the result, and that of a plain
+    call."""
     want = getattr(sk, op)(**arguments)
     leaves, form = tree_flatten(arguments)
     at = [k for k, x in enumerate(leaves) if is_there(x)]
@@ -72,14 +73,14 @@ def tensors_of(arguments):
 
 @pytest.mark.parametrize("op", OPS)
 def test_memory_of_an_argument(op_backend, op):
-    """Over the last byte of any argument it raises; behind it, it is a neighbour."""
+    """out= may lie directly after an argument in memory, but raises if it overlaps the argument's last byte."""
     calls = example_calls.few(op, V=37)
     names = getattr(sk, f"{op.title().replace('_', '')}Output")._fields
     for j, call in enumerate(calls if op_backend in REAL else calls[:1]):
         seen = {x.data_ptr() for x in example_calls.op_arguments(op, getattr(sk, op), **call.arguments) if is_there(x)}
         for i, x in enumerate(tensors_of(call.arguments)):
             if x.data_ptr() not in seen:
-                continue  # what a method does not read does not reach the op
+                continue  # tensors that the method does not read are not passed to the op
             name = names[(i + j) % len(names)]
             with pytest.raises(
                 ValueError, match=rf"^{op}: out\.{name} must have memory of its own, got some of another"
@@ -172,7 +173,7 @@ def test_opcheck(op):
 
 @pytest.mark.parametrize("op", OPS)
 def test_compiled(op):
-    """A traced call writes to its caller's tensors too."""
+    """A compiled call writes to the caller's tensors too."""
     arguments, out = result_of(op)
     torch._dynamo.reset()
     traced = torch.compile(getattr(sk, op), fullgraph=True, backend="aot_eager")
@@ -181,7 +182,7 @@ def test_compiled(op):
 
 
 def test_absent_requests(op_backend):
-    """They are written to as well: nothing of an older step stays."""
+    """Entries of absent requests are written too, so no results of an earlier step remain."""
     arguments = example_calls.calls("verify_chain", V=37)[0].arguments | {"num_requests": torch.tensor([2])}
     want, out, _ = backends.there(op_backend, plainly_and_into, "verify_chain", arguments, torch.int32)
     assert same(out._replace(tokens=out.tokens.long()), want)
@@ -189,7 +190,7 @@ def test_absent_requests(op_backend):
 
 
 def test_backward_through_what_was_written_raises():
-    """Autograd notices that what it saved was overwritten."""
+    """Autograd detects that a tensor it saved was overwritten."""
     arguments, out = result_of()
     weight = torch.ones_like(out.logprobs, requires_grad=True)
     loss = (weight * out.logprobs).sum()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Padded buffers: the first requests or rows come out bit for bit as in a call of them alone, whatever stands behind
-them, and the others as absent. The calls are the examples, so every form of every argument is among them."""
+"""Padded buffers: the first n requests or rows get, bit for bit, the results of a call with only these, whatever the
+buffers hold after them. Later results are marked absent. The calls are the examples, so they cover every form of every
+argument."""
 
 import functools
 
@@ -19,9 +20,10 @@ from tools.cuda_on_cpu.mutants import mutate
 
 NUMBERS = {op: "num_rows" for op in ("row_stats", "sample", "residual", "top_logprobs", "row_topw", "support")}
 NUMBERS |= {op: "num_requests" for op in ("verify_chain", "verify_tree")}
-FIRST = {"residual": "p", "verify_chain": "draft_tokens", "verify_tree": "target"}  # rows elsewhere
-ABSENT = {"tokens": -1, "path": -1, "ids": -1}  # 0 elsewhere
-STALE = {  # floats, and integers by their type: whatever is no law, no id, no parameter and no end of a draft
+# the argument with one entry per row or request; "rows" for other ops
+FIRST = {"residual": "p", "verify_chain": "draft_tokens", "verify_tree": "target"}
+ABSENT = {"tokens": -1, "path": -1, "ids": -1}  # results of absent rows; 0 for other results
+STALE = {  # (float, function of an integer type's limits): stale values that are invalid everywhere
     "nan": (float("nan"), lambda limits: -7),
     "high": (float("inf"), lambda limits: limits.max),
     "low": (-1e4, lambda limits: limits.min),
@@ -42,7 +44,8 @@ def size_of(op, args):
 
 
 def rows_of(args, name, x, n):
-    """How many rows of a ragged argument belong to the first n requests: as many as it has for all, but theirs."""
+    """Return how many rows of a ragged argument belong to the first n requests. Some arguments have one row more for
+    each request."""
     ends = args["cu_draft"].tolist()
     if name == "cu_draft":
         return n + 1
@@ -53,8 +56,8 @@ def rows_of(args, name, x, n):
 
 
 def cut(op, args, n, replace):
-    """The arguments, with replace(x, how many entries belong to the first n) of every tensor that has one for each
-    request or row."""
+    """Return the arguments with replace(x, count) for every tensor with entries per request or row. count: how many
+    belong to the first n."""
     B = size_of(op, args)
 
     def changed(name, x):
@@ -86,8 +89,8 @@ def assert_absent(out, n):
 
 
 def assert_padded(op, run, args, kind, number, n):
-    """What stands behind the first n, as `number` says, does not show, and what comes back for it is absent."""
-    run(**args)  # the memory that results are written to next held other ones
+    """Check a padded call: entries after the first n do not change the results, and their own results are absent."""
+    run(**args)  # so the memory that results are written to next held other values
     out = run(**cut(op, args, n, stale(kind)), **{NUMBERS[op]: number})
     alone = run(**cut(op, args, n, lambda x, count: x[:count]))
     assert same([x[:n] for x in tensors(out)], tensors(alone)), (kind, n)
@@ -108,7 +111,7 @@ def test_what_is_absent_does_not_show(op_backend, op, kind):
 @pytest.mark.parametrize("op", NUMBERS)
 @pytest.mark.slow_in_triton
 def test_numbers(op_backend, op):
-    """None and all of them, and what is nearest to a number that cannot be."""
+    """Counts of none and all, and invalid counts, which are clamped."""
     run = backends.call(op, op_backend)
     args = calls_of(op, op_backend)[1].arguments
     B = size_of(op, args)
@@ -122,7 +125,7 @@ def test_numbers(op_backend, op):
 @pytest.mark.parametrize("op", NUMBERS)
 @pytest.mark.slow_in_triton
 def test_rows_of_many_blocks(op_backend, op):
-    """On a GPU the blocks of a row count each other: those of absent rows count for nothing."""
+    """On a GPU, a row's blocks count each other; blocks of absent rows must not be counted."""
     run = backends.call(op, op_backend)
     for call in calls_of(op, "cuda-on-cpu", V=9001, dtype=torch.bfloat16)[:9]:
         assert_padded(op, run, call.arguments, "nan", torch.tensor([1]), 1)
@@ -135,7 +138,7 @@ def test_blocks_by_rules_of_their_own(op_backend):
 
 
 def test_room_behind_the_drafts(op_backend):
-    """In a padded ragged call D is how much room there is."""
+    """In a padded ragged call D is the capacity, not the number of drafts."""
     call = next(call for call in example_calls.calls("verify_chain") if call.name == "ragged")
     run, args = backends.call("verify_chain", op_backend), call.arguments
     B, D = size_of("verify_chain", args), len(args["draft_tokens"])
@@ -214,6 +217,7 @@ def test_a_wrong_line_is_caught(name):
     worker = Worker("mutant", {"OMP_NUM_THREADS": "1"})
     run = functools.partial(worker.call, with_kernels_of, mutate(CSRC, *change), op)
     args = next(call.arguments for call in example_calls.calls(op) if call.name == form)
-    with pytest.raises((AssertionError, ChildProcessError)):  # what is absent may lie outside of all memory
+    # a mutant that reads absent rows may read outside of all memory, and its process dies
+    with pytest.raises((AssertionError, ChildProcessError)):
         assert_padded(op, run, args, "nan", torch.tensor([1]), 1)
     worker.process.terminate()

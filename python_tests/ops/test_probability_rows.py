@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Target probabilities that are none, under every rule: what is negative counts 0, what is not finite makes the row
-invalid wherever it is needed, chain and tree alike, and no logprob is NaN under a status of 0."""
+"""Invalid target probabilities under every rule, in chains and trees: negative ones count as 0, and ones that are not
+finite make the row invalid wherever it is needed. No logprob is NaN while status is 0."""
 
 import itertools
 import math
@@ -17,12 +17,15 @@ from specdec_kernels.rules import LAWS, RULES, TABLE, of_tree_method
 POISON = (math.nan, math.inf, -math.inf, -0.25)
 V = 5
 P, Q = torch.tensor([0.4, 0.05, 0.3, 0.15, 0.1]), torch.tensor([0.05, 0.6, 0.1, 0.2, 0.05])
-DRAFT = 1  # that the draft is sure of and the target is not
+DRAFT = 1  # likely under the draft, unlikely under the target
 
 
 def requests(names, thin=1):
-    """Every rule with its values, with every poison at the draft, at ids that may be drawn and at the end's, with some
-    uniforms: one request each; every `thin`-th of them."""
+    """Return (target rows, uniforms, other arguments), one request per combination, of which every `thin`-th is kept.
+
+    They combine every rule and its parameters, every invalid value, some uniforms, and its position: at the draft
+    token, at ids that may be drawn, and in the bonus row.
+    """
     rules = [(name, alpha) for name in names for alpha in rule_cases.ALPHAS[name]]
     uniforms = itertools.product((0.02, 0.97), (0.1, 0.7))
     every = list(itertools.product(rules, [(0, DRAFT), (0, 0), (0, 3), (1, 1), (1, 2)], POISON, uniforms))[::thin]
@@ -40,12 +43,12 @@ def requests(names, thin=1):
 
 
 def thinned(backend):
-    """How far apart the requests are that a backend takes: coprime to all the cycles."""
+    """Return the step between requests that a backend tests. It is coprime to the lengths of all cycles."""
     return {"cpu": 1, "cuda": 1, "triton": 1}.get(backend, 131 if backend in rule_cases.SLOW else 11)
 
 
 def assert_told(out):
-    """No logprob is NaN without a word, and none is infinite but of a token that the target forbids."""
+    """Check that NaN logprobs come with a status bit, and that none is +inf."""
     assert ((out.status & 1 > 0) | ~out.logprobs.isnan().any(-1)).all()
     assert not (out.logprobs == math.inf).any()
 
@@ -78,7 +81,7 @@ def test_trees(backend, method):
         how = {name: x for name, x in how.items() if name not in ("rule", "alpha")}
     B = len(u)
     tree = torch.tensor([[-1, 0]]).expand(B, 2), torch.tensor([[-1, DRAFT]]).expand(B, 2)
-    u = torch.cat([u[:, :1], u], 1)  # the root's coin is target_only's, node 1's the others'
+    u = torch.cat([u[:, :1], u], 1)  # target_only reads the root's uniform, the other methods node 1's
     args = {"tree": tree, "target_logits": target, "draft_logits": Q.expand(B, 2, V), "uniforms": u, "method": method}
     out, ref = backends.run("verify_tree", backend, **args, **how), flat.call(reference.verify_tree, **args, **how)
     assert_told(ref)
@@ -91,8 +94,8 @@ def test_trees(backend, method):
 
 @pytest.mark.parametrize("rule, alpha", [("chow", 0.5), ("chow_log", 2.0)])
 def test_a_rule_that_keeps_the_draft(backend, rule, alpha):
-    """q is kept at every position: a target probability that is negative there counts 0, and so its logprob is -inf;
-    one that is no number makes the row invalid, wherever it stands, and the step ends there."""
+    """The rule keeps q at every position. A negative target probability counts as 0, so its logprob is -inf. One that
+    is not finite makes the row invalid, wherever it lies, and the step ends there."""
     verify = backends.call("verify_chain", backend)
     rows = P.repeat(4, 2, 1)
     rows[1, 0, DRAFT] = rows[2, 0, DRAFT] = -0.1
@@ -106,7 +109,7 @@ def test_a_rule_that_keeps_the_draft(backend, rule, alpha):
 
 
 def test_a_negative_probability_takes_nothing_from_its_siblings(backend):
-    """target_only lays the children's probabilities one after the other: (0, .4) here, so the coin .39 falls on the
+    """target_only places the children's probabilities one after the other: here (0, .4), so u = .39 falls on the
     second."""
     p = torch.tensor([0.4, -0.2, 0.6])
     tree = torch.tensor([[-1, 0, 0]]), torch.tensor([[-1, 1, 0]])
@@ -125,7 +128,7 @@ TIED = torch.tensor([[0.1, 0.4, 0.4, 0.05, 0.05], [0.2, 0.2, 0.2, 0.2, 0.2], [0.
 @pytest.mark.parametrize("method", ["token", "block"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_greedy_chains(backend, method, dtype):
-    """The first of equals, and neither a draw nor q; drafts that are the argmax are accepted."""
+    """Emits the first of equal maxima, without a random number or q. Drafts that are the argmax are accepted."""
     drafts = torch.tensor([[1, 0], [2, 0], [1, 3]])
     args = {"target_logits": TIED.expand(3, 3, V).to(dtype), "draft_tokens": drafts, "method": method}
     args |= {"target_kind": "probs", "temperature": 0}
@@ -149,7 +152,7 @@ def test_greedy_trees(backend, method):
 
 @pytest.mark.parametrize("op", ["verify_chain", "verify_tree"])
 def test_greedy_drafts(backend, op):
-    """The draft was the argmax of its row for sure: as one-hot drafts, and one of another id was not drawn from it."""
+    """A greedy draft row is one-hot at its argmax, so a draft token of another id was not drawn from it."""
     ids = torch.tensor([1, 2]).repeat_interleave(20)
     u = torch.arange(20, dtype=torch.float64).repeat(2)[:, None] / 20
     target, draft = P.log().expand(40, 2, V), TIED[:1].expand(40, 2, V)

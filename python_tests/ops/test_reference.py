@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference is what the ops are held against; here it is held against hand-made numbers and its margin against its
-meaning."""
+"""The reference against numbers made by hand, and its margin against its definition."""
 
 import pytest
 import torch
@@ -22,7 +21,8 @@ def test_every_edge():
 
 
 def step(u, v, q=(0.2, 0.5, 0.3)):
-    """Draft 1 of the golden pair: accepted below u = .6; the residual of q' = (.4, .5, .1) splits at v = .5."""
+    """Verify draft 1 of the golden pair. It is accepted below u = .6. With q = (.4, .5, .1) the residual's edge is at v
+    = .5."""
     uniforms = torch.tensor([[u, v]], dtype=torch.float64)
     return banded.verify_chain(
         ln(0.5, 0.3, 0.2).expand(1, 2, 3), torch.tensor([[1]]), ln(*q).expand(1, 1, 3), uniforms=uniforms
@@ -33,7 +33,7 @@ def test_margin_is_small_at_an_edge_and_large_elsewhere():
     assert step(0.6 + 1e-8, 0.5).margin < 1 < step(0.6 + 1e-5, 0.5).margin
     q = (0.4, 0.5, 0.1)  # residual (.1, 0, .1)
     assert step(0.9, 0.5 + 1e-8, q).margin < 1 < step(0.9, 0.5 + 1e-4, q).margin
-    assert step(0.3, 0.5 + 1e-8).margin < 1 < step(0.3, 0.51).margin  # the bonus row's own edge at .5
+    assert step(0.3, 0.5 + 1e-8).margin < 1 < step(0.3, 0.51).margin  # the bonus row's edge is at .5
 
 
 def test_margin_sees_a_nucleus_that_hangs_on_a_rounding():
@@ -44,7 +44,7 @@ def test_margin_sees_a_nucleus_that_hangs_on_a_rounding():
 
 
 def test_nothing_is_rounded_on_probability_rows():
-    """Two float32 rows: an acceptance one ulp from its edge is still decided."""
+    """Probability rows are not rounded: with two float32 rows, an acceptance one ulp from its edge is still decided."""
     p, q = torch.tensor([[[0.25, 0.75]] * 2]), torch.tensor([[[0.5, 0.5]]])
     for u, accepted in ((0.5 - 2.0**-53, 1), (0.5, 0)):
         uniforms = torch.tensor([[u, 0.3]], dtype=torch.float64)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases from bug reports of inference engines, one after the other: what went wrong there, and that it does not here.
+"""Cases from bug reports of inference engines: the wrong behaviour there, and that it does not occur here.
 
-ELSEWHERE names those that are the subject of another file's test.
+ELSEWHERE names the cases that other files test.
 """
 
 import ast
@@ -37,7 +37,7 @@ def test_is_tested_elsewhere(case):
 
 
 def step(seed=0, rows=3.0):
-    """A step of B requests with G drafts each."""
+    """Return a step of B requests with G drafts each."""
     generator = torch.Generator().manual_seed(seed)
     target = torch.randn(B, G + 1, V, generator=generator) * rows
     draft = target[:, :G] + torch.randn(B, G, V, generator=generator)
@@ -48,8 +48,8 @@ def step(seed=0, rows=3.0):
 
 @pytest.mark.parametrize("id", [-1, -2, -(1 << 31), -(1 << 63)])
 def test_placeholders_beside_probability_rows(op_backend, id):
-    """Ids below 0 as the first draft, in the middle, last, and all of them: the draft ends there, whatever stands
-    behind, and the rows are not asked."""
+    """A negative id as the first draft, in the middle, last, or for all: the draft ends there, and later tokens and
+    rows are ignored."""
     x = step()
     x["target_logits"], x["draft_logits"] = x["target_logits"].softmax(2), x["draft_logits"].softmax(2)
     kinds = {"target_kind": "probs", "draft_kind": "probs"}
@@ -65,7 +65,7 @@ def test_placeholders_beside_probability_rows(op_backend, id):
 
 
 def warmed_up(real, dummy):
-    """A dummy step in the buffers that the real one then uses, results among them."""
+    """Run a dummy step in the buffers that the real one then uses, results included."""
     buffers = {name: t.clone() for name, t in dummy.items()}
     out = flat.call(sk.verify_chain, **buffers)
     for name, t in real.items():
@@ -74,7 +74,7 @@ def warmed_up(real, dummy):
 
 
 def test_a_warm_up_on_dummy_data(op_backend):
-    """Zeros, ids of 0, one seed for all: nothing of it is in the real step."""
+    """A dummy step with zeros, ids of 0 and one seed for all leaves no trace in the real step."""
     real = step(1)
     dummy = {name: torch.zeros_like(t) for name, t in real.items()}
     got, want = backends.there(op_backend, warmed_up, real, dummy)
@@ -82,7 +82,8 @@ def test_a_warm_up_on_dummy_data(op_backend):
 
 
 def test_one_seed_and_offset_for_draft_test_and_residual():
-    """Draft, acceptance test and final draw by the same key: their numbers are not the same, so the law is p."""
+    """Draft, acceptance test and final draw with the same seed and offset use different numbers, so the output follows
+    p."""
     N = 40_000
     generator = torch.Generator().manual_seed(3)
     z, y = torch.randn(2, 5, generator=generator)
@@ -115,7 +116,7 @@ def test_greedy_and_nearly_greedy_beside_sampled(op_backend):
 
 
 def forbidden(seed=0):
-    """Drafts that the target rules out, and a coin of 0 for every test."""
+    """Return drafts with p = 0. The tests run with a uniform of 0."""
     x = step(seed)
     x["target_logits"][:, :G].scatter_(2, x["draft_tokens"][:, :, None], -torch.inf)
     del x["seed"], x["offset"]
@@ -146,7 +147,8 @@ def test_a_coin_of_zero_in_a_tree(op_backend, method):
 @pytest.mark.parametrize("method", ["kseq", "recursive", "recursive_without_replacement", "target_only", "traversal"])
 @pytest.mark.slow_in_triton
 def test_many_siblings(op_backend, method, siblings):
-    """More than a warp's, half of them equal: what the reference emits, and the last child can be the one."""
+    """More siblings than a warp has lanes, half of them equal: tokens equal the reference's, and the last child can be
+    accepted."""
     if op_backend == "cuda-on-cpu" and tiers.TIER != "all" and siblings == 64:
         pytest.skip("the simulated device is slow: one number of them")
     generator = torch.Generator().manual_seed(siblings)
@@ -156,7 +158,7 @@ def test_many_siblings(op_backend, method, siblings):
     drawn = torch.multinomial(law.softmax(1).expand(6, V), siblings, replacement=True, generator=generator)
     tokens = torch.cat([torch.zeros(6, 1, dtype=torch.int64), drawn], 1)
     u = torch.rand(6, N + 1, dtype=torch.float64, generator=generator)
-    u[0, 1:-1], u[0, -1] = 1 - 2.0**-53, 0.5  # every test fails that can
+    u[0, 1:-1], u[0, -1] = 1 - 2.0**-53, 0.5  # every test that can fail does
     rows = {"target_logits": row.expand(6, N, V).contiguous(), "draft_logits": law.expand(6, N, V).contiguous()}
     given = {"method": method, "uniforms": u, "max_depth": 1}
     got = backends.run("verify_tree", op_backend, (parents, tokens), **rows, **given)
@@ -166,13 +168,11 @@ def test_many_siblings(op_backend, method, siblings):
 
 
 def test_p_and_q_that_all_but_agree(op_backend):
-    """What p = q (1 +- 1e-6) leaves, relative to float64; and p = q leaves nothing."""
+    """The residual of p = q (1 +- 1e-6) is accurate relative to float64. p = q leaves nothing."""
     generator = torch.Generator().manual_seed(8)
     q = torch.rand(5, 200, generator=generator).softmax(1)
     p = q * (1 + 1e-6 * torch.randint(-1, 2, q.shape, generator=generator))
-    left = (p.double() - q.double()).clamp(
-        min=0
-    )  # of the float32 numbers themselves: a subtraction of near ones is exact
+    left = (p.double() - q.double()).clamp(min=0)  # of the float32 values: the difference of near floats is exact
     out, mass = backends.run("residual", op_backend, p, q)
     torch.testing.assert_close(mass.double(), left.sum(1), rtol=1e-6, atol=0)
     torch.testing.assert_close(out.double(), left / left.sum(1, keepdim=True), rtol=1e-6, atol=0)
@@ -195,7 +195,7 @@ def test_a_row_of_nan_beside_good_ones(op_backend):
 
 
 def test_a_window_whose_end_is_masked(op_backend):
-    """Drafts of -1 behind each request's window, with rows of NaN there: as if the window ended."""
+    """Drafts of -1, and rows of NaN, after each request's window: results are as if the window ended there."""
     x = step(6)
     lengths = torch.tensor([3, 1, 2, 0])
     masked = torch.arange(G) >= lengths[:, None]
@@ -210,7 +210,7 @@ def test_a_window_whose_end_is_masked(op_backend):
 
 
 def test_rows_that_are_minus_infinity_but_for_a_few(op_backend):
-    """A draft's law of 16 ids; a token that both rows rule out is neither accepted nor emitted, and says so."""
+    """Draft rows of 16 possible ids. A token with p = q = 0 is neither accepted nor emitted, and sets a status bit."""
     x = step(7)
     x["draft_logits"][:, :, 16:] = -torch.inf
     x["draft_tokens"] %= 16
@@ -226,8 +226,8 @@ def test_rows_that_are_minus_infinity_but_for_a_few(op_backend):
 
 
 def test_a_draft_law_beside_the_targets_support(op_backend):
-    """All that the draft may say the target rules out: nothing is left to subtract, so p itself is drawn from, as after
-    a one-hot draft of the same ids."""
+    """The target rules out all the draft's ids. Nothing is subtracted, so the final draw is from p, as after a one-hot
+    draft of the same ids."""
     x = step(9)
     x["target_logits"][:, :, 20:] = -torch.inf
     x["draft_logits"][:, :, :20] = -torch.inf
@@ -248,7 +248,7 @@ def test_a_draft_law_of_one_id(op_backend):
 
 
 def test_one_coin_a_position():
-    """Cutoffs at random, as "synthetic" makes them: a coin for each position, so that the lengths are geometric."""
+    """ "synthetic" uses a separate random number for each position, so accepted lengths are geometric."""
     N, rate = 20_000, 0.7
     x = {name: t[:1].expand(N, *t.shape[1:]) for name, t in step(8).items()}
     x |= {"seed": torch.arange(N), "offset": torch.zeros(N, dtype=torch.int64)}
@@ -258,6 +258,6 @@ def test_one_coin_a_position():
 
 
 def test_the_examples_know_placeholders():
-    """The lists that other tests walk over hold short drafts too."""
+    """The example calls that other tests use include short drafts."""
     given = [call.arguments["draft_tokens"] for call in example_calls.calls("verify_chain", V=V)]
     assert any((tokens < 0).any() for tokens in given)

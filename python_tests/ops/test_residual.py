@@ -15,7 +15,7 @@ def prob_rows(seed, N, V, Vq=None, dtype=torch.float32):
 
 
 def torch_residual(p, q):
-    """The plain float32 way, to have an error to compare with."""
+    """The plain float32 computation, whose error bounds the op's."""
     size = min(p.shape[-1], q.shape[-1])
     w = p.float().clone()
     w[:, :size] = (w[:, :size] - q.float()[:, :size]).clamp(min=0)
@@ -25,7 +25,7 @@ def torch_residual(p, q):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("V, Vq", [(1, 1), (3, 3), (33, 20), (33, 50), (1024, 1024), (1025, 1025), (4099, 4099)])
 def test_agrees_with_the_reference(backend, V, Vq, dtype):
-    """V: one id, the golden size, chunk and chunk + 1, a prime; Vq narrower and wider."""
+    """V is one id, the golden size, chunk and chunk + 1, and a prime. Vq is narrower and wider."""
     p, q = prob_rows(3, 28, V, Vq, dtype)
     probs, mass = backends.run("residual", backend, p, q)
     want, want_mass = backends.run("residual", "reference", p, q)
@@ -79,12 +79,13 @@ def test_a_rounded_one_counts_as_one(backend):
     [
         ([0.5, 0.3, 0.2], [0.5, 0.3, 0.2], [0.5, 0.3, 0.2]),  # empty residual: p
         ([0.5, 0.5, 0.0], [1.0, 1.0, 1.0], [0.5, 0.5, 0.0]),
-        ([NAN, 0.3, 0.1], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]),  # an invalid row: its largest finite entry, mass NaN
+        # an invalid row gives its largest finite entry, and mass NaN
+        ([NAN, 0.3, 0.1], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]),
         ([-1.0, 0.3, 0.1], [0.0, 0.0, 0.0], [0.0, 0.75, 0.25]),
-        ([0.0, 0.0, 0.0], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]),  # nothing at all
+        ([0.0, 0.0, 0.0], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]),  # no mass at all
         ([NAN, NAN, NAN], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]),
         ([0.1, INF, 0.4], [0.2, 0.3, 0.5], [0.0, 0.0, 1.0]),
-        ([0.6, -INF, 0.4], [0.2, 0.3, 0.3], [0.8, 0.0, 0.2]),  # less than nothing is nothing
+        ([0.6, -INF, 0.4], [0.2, 0.3, 0.3], [0.8, 0.0, 0.2]),  # negative entries, even -inf, count as 0
         ([-INF, -INF, -INF], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]),
     ],
 )
@@ -109,7 +110,7 @@ def test_one_hot_that_leaves_nothing(backend):
 
 @pytest.mark.parametrize("bad", [NAN, INF])
 def test_a_one_hot_hides_no_invalid_entry(backend, bad):
-    """What the draft's one id takes away is the very entry that makes the row no law."""
+    """A one-hot draft subtracts exactly the invalid entry; the row is still invalid."""
     p = torch.tensor([[0.25, bad, 0.75], [0.25, 0.0, 0.75]])
     probs, mass = backends.run("residual", backend, p, torch.tensor([1, 1]))
     assert mass[0].isnan() and mass[1] == 1 and probs.tolist() == [[0, 0, 1], [0.25, 0, 0.75]]

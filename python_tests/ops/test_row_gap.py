@@ -22,8 +22,8 @@ SHAPES = {
 
 
 def assert_close(got, want, V):
-    """A sum of V float32 weights: each off by some ulp (reference/law.py), chunk sums by 32 ulp; entropies by ln V
-    times that."""
+    """Check sums of V float32 weights. Each weight is off by some ulp (reference/law.py), sums of chunks by 32 ulp, and
+    entropies by ln V times that."""
     assert torch.equal(got.isnan(), want.isnan())
     bound = (
         (64 + 8 * math.log(V)) * EPS * torch.tensor([1, 1, 1 + math.log(V), 1 + math.log(V), 1, 1], dtype=torch.float64)

@@ -66,7 +66,7 @@ def test_numbers_for_all_rows(backend, params):
 
 @pytest.mark.parametrize("levels", [1, 2, 5])
 def test_ties_at_the_cutoff_all_stay(backend, levels):
-    """Few distinct logits, so that every cutoff falls among ties; the kept set is checked through log_norm."""
+    """Few distinct logits, so that every cutoff falls among ties, all of which stay. log_norm shows the kept set."""
     rng = torch.Generator().manual_seed(levels)
     n = scale(200, backend)
     z = torch.randint(0, levels, (n, 300), generator=rng).float() - 1.5
@@ -76,13 +76,13 @@ def test_ties_at_the_cutoff_all_stay(backend, levels):
 
 
 def test_min_p_cutoff_is_rounded_once(backend):
-    """max + T ln(min_p) cancels here: in float32 arithmetic the cutoff comes out five ulp high and the last token is
+    """max + T ln(min_p) cancels here. In float32 the cutoff would be five ulp too high, and the last token would be
     lost."""
     assert_stats(backend, torch.tensor([[3.904296875, 0.0, -0.2403564453125]]), temperature=0.3, min_p=1e-6)
 
 
 def test_top_k_of_what_min_p_left(backend):
-    """k between the number of tokens that min-p leaves and V: then top-k takes nothing away."""
+    """With k between the number of tokens that min-p keeps and V, top-k removes nothing."""
     z, _ = cases.rows_pair(12, scale(60, backend, least=6), 23, kinds=["dirichlet", "near", "zeros"])
     for k in range(1, 24, 1 if scale(23, backend) == 23 else 4):
         assert_stats(backend, z, temperature=0.7, top_k=k, min_p=0.02)
@@ -116,8 +116,8 @@ def test_golden(backend):
 
 
 def test_order_of_the_filters(backend):
-    """min-p, then top-k, then top-p over what is left: with p = (.4, .3, .2, .1), top-k 3 leaves (.444, .333, .222) and
-    top-p .75 keeps two of them; on the whole row it would keep three."""
+    """min-p, then top-k, then top-p over the rest. With p = (.4, .3, .2, .1), top-k 3 leaves (.444, .333, .222), of
+    which top-p .75 keeps two. On the whole row it would keep three."""
     z = ln(0.4, 0.3, 0.2, 0.1)[None]
     assert backends.run("row_stats", backend, z, top_k=3, top_p=0.75)[0, 1] == z[0, 1]
     assert backends.run("row_stats", backend, z, top_p=0.75)[0, 1] == z[0, 2]
@@ -204,8 +204,8 @@ def test_wide_vocabulary(backend):
 
 @pytest.mark.parametrize("params", [{"top_p": 0.5}, {"top_k": 9000}, {"top_k": 15_000, "top_p": 0.3}])
 def test_broad_rows(backend, params):
-    """More logits near the cutoff than a kernel looks at side by side: none tied, most tied, all tied, and those that
-    the CUDA kernel samples (id % 1024 < 256, id % 8 == 0) far above the others, far below them, or bunched up away from
+    """More logits near the cutoff than a kernel can hold at once: no ties, mostly ties, all ties. Those that the CUDA
+    kernel samples (id % 1024 < 256, id % 8 == 0) lie far above the others, far below them, or close together away from
     the cutoff."""
     V = 40_960
     z = torch.randn(6, V, generator=torch.Generator().manual_seed(4))
@@ -258,8 +258,8 @@ def test_bad_arguments(op_backend):
     ],
 )
 def test_bad_values_in_tensors(op_backend, name, value):
-    """On the CPU they raise; a device cannot raise without being waited for: there the row is invalid, and its
-    neighbours are not."""
+    """Invalid values in tensors raise on the CPU. On a GPU an error would need synchronisation, so the row becomes
+    invalid and its neighbours stay valid."""
     z = torch.randn(3, 5, generator=torch.Generator().manual_seed(3))
     try:
         got = backends.run("row_stats", op_backend, z, **{name: torch.tensor([1.0, value, 1.0])})

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""row_topw against a sort of the rounded sums: as checks of a function, which the op passes on every backend and each
-wrong version of the sort fails.
+"""row_topw against a sort of the rounded sums. The checks take a function: the op passes them on every backend, and
+each wrong version of the sort fails one.
 
-With stats given, every bit is asked for: on all backends and instruction sets. Without them a backend's own row_stats
-are the measure, and float64 the bound."""
+With given stats, every bit must be equal on all backends and instruction sets. Without them, results are compared with
+the backend's own row_stats, and bounded by float64.
+"""
 
 import math
 
@@ -21,11 +22,11 @@ INF, NAN = math.inf, math.nan
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 # 1: a single id; 31, 33: around a word; 1024, 1025: a chunk and one more; 4099: prime, more than a GPU sorts at once
 WIDTHS = [1, 31, 33, 1024, 1025, 4099]
-FLAT = -3000.0  # neighbours lie 2^-12 apart
+FLAT = -3000.0  # neighbours are 2^-12 apart
 
 
 class Sorted:
-    """The op in numpy: float32 of the float64 sum, and one sort. A wrong version is one override."""
+    """The op in numpy: float32 of the float64 sum, and one sort. Each wrong version overrides one method."""
 
     def worth(self, score, log_p):
         with np.errstate(over="ignore", invalid="ignore"):
@@ -65,7 +66,7 @@ class Sorted:
 
 
 def compare(function, *args, **kwargs):
-    """Bit for bit."""
+    """Compare bit for bit."""
     got, want = function(*args, **kwargs), Sorted()(*args, **kwargs)
     assert got[1].shape == want[1].shape and torch.equal(got[1], want[1]), f"ids: {got[1]}, {want[1]}"
     assert torch.equal(got[0].nan_to_num(7.0), want[0].nan_to_num(7.0)), f"scores: {got[0]}, {want[0]}"
@@ -73,7 +74,7 @@ def compare(function, *args, **kwargs):
 
 
 def some_scores(n, seed=1):
-    """Of beams that have just begun, and of such that are so long that many ids tie."""
+    """Return scores of new beams, and of beams so long that many ids tie."""
     few = torch.tensor([0.0, -1.5, FLAT, -123.456, -1e6, -40.0, -0.0])
     return few[(torch.arange(n) + seed) % len(few)]
 
@@ -87,7 +88,8 @@ def some_w(V, backend):
 
 
 def check_rounded(function, take):
-    """Logits whose distance is lost in the sum. By the logit, beams would be others in every row."""
+    """Logits whose differences are lost when the sum is rounded. Sorting by logits would give other beams in every
+    row."""
     rng = torch.Generator().manual_seed(3)
     n = take(24, 6)
     z = 2e-4 * torch.rand(n, 1500, generator=rng)
@@ -98,7 +100,7 @@ def check_rounded(function, take):
 
 
 def check_ties(function, take):
-    """Few values, so that nearly every place of the order is decided by ids."""
+    """Few values, so that ids decide nearly every place of the order."""
     rng = torch.Generator().manual_seed(2)
     for levels in (1, 2, 7):
         z = torch.randint(0, levels, (take(12, 2), 2100), generator=rng).float()
@@ -107,7 +109,7 @@ def check_ties(function, take):
 
 
 def check_coarse_scores(function, take):
-    """Scores that no ln p moves: the lowest ids win, whatever their logits; -inf stays behind."""
+    """Scores so large that adding ln p changes nothing: the lowest ids win, and -inf comes last."""
     z = 3 * torch.randn(3, 5000, generator=torch.Generator().manual_seed(8))
     z[:, 2:4990:7] = -INF
     got = compare(function, sk.Rows(z, stats=sk.row_stats(z)), torch.tensor([-1e30, 1e9, -3e38]), 6)
@@ -116,7 +118,7 @@ def check_coarse_scores(function, take):
 
 
 def check_ascending(function, take):
-    """Every logit beats all before it, by less than a rounding and by more."""
+    """Every logit is larger than all before it, by less than a rounding or by more."""
     for step in (1e-5, 1e-3):
         z = torch.arange(4 * 1024 + 9, dtype=torch.float32)[None] * step
         z = z.expand(2, -1).contiguous()
@@ -124,7 +126,7 @@ def check_ascending(function, take):
 
 
 def check_other_laws(function, take):
-    """Temperature, a cutoff, and a greedy row, whose one id stands before all others."""
+    """Temperature, a cutoff, and a greedy row, whose only id comes first."""
     n = take(28, 4)
     z, _ = cases.rows_pair(3, n, 257)
     for params in ({"top_k": 5}, {"top_p": 0.6, "temperature": 0.5}, {"min_p": 0.2}, {"temperature": 0.0}):
@@ -133,7 +135,7 @@ def check_other_laws(function, take):
 
 
 def check_dead_beams(function, take):
-    """-inf is the score of a beam that is not there; NaN and +inf are none."""
+    """-inf is the score of an absent beam. NaN and +inf are invalid scores."""
     z = torch.randn(4, 1100, generator=torch.Generator().manual_seed(5))
     score = torch.tensor([-INF, NAN, INF, -2.0])
     for params in ({}, {"temperature": 0.0}):
@@ -142,7 +144,8 @@ def check_dead_beams(function, take):
 
 
 def check_no_law(function, take):
-    """NaN, +inf, nothing finite: NaN for every score, and ids of the vocabulary. No other row changes."""
+    """Rows with NaN, +inf or nothing finite give NaN for every score, and ids in the vocabulary. Other rows stay the
+    same."""
     z = torch.randn(5, 1100, generator=torch.Generator().manual_seed(4))
     good = z.clone()
     z[1, 7], z[1, 1050] = NAN, INF
@@ -158,7 +161,7 @@ def check_no_law(function, take):
 
 
 def check_foreign_stats(function, take):
-    """Of another row: a NaN weighs nothing, and no number leads out of the vocabulary."""
+    """Stats of another row: a NaN counts as 0, and every id lies in the vocabulary."""
     z = torch.randn(6, 3000, generator=torch.Generator().manual_seed(6))
     stats = sk.row_stats(z)
     z[0, ::2], z[1, 1024:2048], z[2] = NAN, NAN, -INF
@@ -169,7 +172,7 @@ def check_foreign_stats(function, take):
 
 
 def check_padding(function, take):
-    """Rows from num_rows on are absent, whatever is there."""
+    """Rows from num_rows on are absent, whatever they hold."""
     z = torch.randn(4, 1030, generator=torch.Generator().manual_seed(6))
     for n in (0, 2, 4, 9, -1):
         there = max(n, 0)
@@ -272,8 +275,8 @@ def test_rows_that_begin_anywhere(isa_backend, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_stats_of_its_own(isa_backend, dtype):
-    """They are those of row_stats on the same device; and in float64, scores are off by their rounding and that of
-    log_norm alone."""
+    """The op's own stats equal row_stats on the same device. In float64, scores are off only by their rounding and that
+    of log_norm."""
     z, _ = cases.rows_pair(5, 14, 3001, dtype=dtype)
     score = some_scores(14)
     call = backends.call("row_topw", isa_backend)
@@ -287,12 +290,12 @@ def test_stats_of_its_own(isa_backend, dtype):
 
 @pytest.mark.parametrize("w", [3, 13, 14, 4095, 4096, 4097, 9000])
 def test_more_than_is_sorted_at_once(backend, w):
-    """13 chunks: the w best of them bound the w best ids, up to w = 13. 4096 orders are sorted at once by a block; more
-    than that tie in the last rows."""
+    """13 chunks: up to w = 13, the w best chunks bound the w best ids. A block sorts 4096 entries at once; in the last
+    rows more than that tie."""
     V = 12 * 1024 + 77
     rng = torch.Generator().manual_seed(w)
     z = torch.randn(3, V, generator=rng)
-    z[1] = z[1].sort().values  # the best lie together, in the last chunk
+    z[1] = z[1].sort().values  # the best all lie in the last chunk
     z[2] = torch.where(torch.rand(V, generator=rng) < 0.001, 1.0, 0.0)
     if backend == "triton-interpret":  # it has no such number
         z = z[:1] if w > 4096 else z[1:]
@@ -321,7 +324,7 @@ def test_scales(backend, T):
 
 
 def test_against_the_reference(op_backend):
-    """The shipped one, which is written without this file's."""
+    """Against the shipped reference, which is written independently of this file's."""
     z, _ = cases.rows_pair(9, 7, 300)
     stats, score = sk.row_stats(sk.Rows(z, top_k=200)), some_scores(7)
     got = backends.run("row_topw", op_backend, z, score, 250, stats=stats)

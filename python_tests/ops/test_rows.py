@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows as every op takes them: what an op does not take it refuses, and what it takes means the same in each."""
+"""Rows in every op: an op refuses the fields that it does not take, and the others mean the same in every op."""
 
 import inspect
 
@@ -29,21 +29,21 @@ SIDES = [
 
 
 def plain(op, side):
-    """The op's first example call, with nothing given of this side but its logits."""
+    """Return the op's first example call with only the logits of this side."""
     arguments = example_calls.calls(op)[0].arguments
     rows = arguments[side]
     return arguments | {side: Rows(rows.logits if isinstance(rows, Rows) else rows)}
 
 
 def taken(op, side):
-    """The fields that the op's example calls give, each form of the call once."""
+    """Yield the fields that the op's example calls give, once for each form of a call."""
     return {name for call in example_calls.calls(op) for name in example_calls.flat(call.arguments)} & {
         f"{side}.{field}" for field in Rows._fields
     }
 
 
 def check_equal(found, wanted):
-    """Bit for bit."""
+    """Compare bit for bit."""
     for x, y in zip(_pytree.tree_leaves(found), _pytree.tree_leaves(wanted), strict=True):
         if isinstance(x, torch.Tensor):
             torch.testing.assert_close(x, y, rtol=0, atol=0, equal_nan=True)
@@ -124,7 +124,7 @@ def test_rows_are_a_pytree():
 
 
 def test_rows_pass_through_torch_compile():
-    """As an argument, made inside, and as a result."""
+    """Rows as an argument, created inside, and as a result."""
 
     def step(rows, seed):
         drawn = sample(rows._replace(top_k=2), seed=seed, offset=seed)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Rows mean on every backend: a plain tensor is its rows, stats stand for the parameters they were made with, a
-drafter's rows go to verify_chain as they are. And compilers see through them. The calls are made of the example calls,
-which give every form of a call once."""
+"""Rows on every backend: a plain tensor equals Rows of it, given stats equal the parameters they were made with, and
+the rows returned by sample go to verify_chain unchanged. Compilers see through Rows. Calls are made from the example
+calls, one per form of a call."""
 
 import inspect
 
@@ -22,7 +22,7 @@ def takes(op, field):
 
 
 def a_call(op, side):
-    """An example call in which the side has rows of logits one after another, and no other field."""
+    """Return an example call in which the side has contiguous logits and no other field."""
     for call in CALLS[op]:
         rows = call.get(side)
         rows = Rows(rows) if isinstance(rows, torch.Tensor) else rows
@@ -32,7 +32,8 @@ def a_call(op, side):
 
 
 def plainly(op):
-    """Pairs of calls: with plain tensors, and with Rows of them. Where no example call has a tensor, one is made."""
+    """Yield pairs of calls: with plain tensors, and with Rows of them. Where no example call has a tensor, one is
+    made."""
     sides = flat.SIDES[op]
     found = [call for call in CALLS[op] if any(isinstance(call.get(side), torch.Tensor) for side in sides)]
     for call in found or [a_call(op, side) | {side: a_call(op, side)[side].logits} for side in sides]:
@@ -50,7 +51,7 @@ def test_a_plain_tensor_is_its_rows(op_backend, op):
 
 
 def parametrised(op):
-    """Calls whose sides have sampling parameters, each its own: a value for every row, one for all, padded buffers."""
+    """Yield calls whose sides have their own sampling parameters: one per row, one for all, or padded buffers."""
     sides = flat.SIDES[op]
     call = a_call(op, [*sides][0])
     logits = [a_call(op, side)[side].logits for side in sides]
@@ -96,8 +97,8 @@ B, G = 4, 3
 @pytest.mark.parametrize("method", ["token", "block"])
 @pytest.mark.slow_in_triton
 def test_verify_chain_takes_the_rows_of_sample(op_backend, method):
-    """A drafter's steps stacked, and one call of sample for all positions with the numbers of its rows: as the logits
-    with stats that row_stats makes."""
+    """The rows of a drafter's steps, stacked, and those of one call of sample with row indices, equal the logits with
+    stats from row_stats."""
 
     def run(name, *args, **call):
         return backends.there(op_backend, backends.public, name, *args, **call)
@@ -126,7 +127,7 @@ def test_verify_chain_takes_the_rows_of_sample(op_backend, method):
 
 
 class Drafter(torch.nn.Module):
-    """Takes Rows, changes a field, makes and returns Rows."""
+    """Takes Rows, changes a field, and returns new Rows."""
 
     def forward(self, rows, seed, offset):
         out = sk.sample(rows._replace(min_p=None), 1, seed=seed, offset=offset)
@@ -139,7 +140,7 @@ def drafter_call():
 
 
 def check_rows(got, want):
-    """Rows field by field, of their own type."""
+    """Compare Rows field by field, and their type."""
     assert [type(x) for x in got] == [Rows] * len(want)
     for a, b in zip(got, want):
         fields = [(name, getattr(a, name), getattr(b, name)) for name in Rows._fields]
@@ -156,7 +157,7 @@ def test_rows_in_compiled_and_exported_programs():
 
 @pytest.mark.parametrize("op", flat.SIDES)
 def test_compiled_calls_take_rows(op):
-    """The example call with most fields of Rows, which comes as an input of the graph."""
+    """An example call with most fields of Rows, which is an input of the graph."""
     call = max(CALLS[op], key=lambda call: sum("." in name for name in example_calls.flat(call)))
     function = getattr(sk, op)
     torch._dynamo.reset()

@@ -13,7 +13,7 @@ from specdec_kernels.rows import Rows
 
 
 def assert_sample(backend, z, what="", **args):
-    """Tokens equal the reference's outside the band, ln q within torch's own error."""
+    """Check that tokens equal the reference's outside the band, and that ln q is within torch's own error."""
     got, ref = backends.run("sample", backend, z, **args), backends.run("sample", "reference", z, **args)
     same = (got.tokens == ref.tokens).all(-1)
     assert (same | (ref.margin <= 1)).all(), (
@@ -54,7 +54,7 @@ def test_stats_handed_over_give_the_same_tokens(backend, replacement):
 
 @pytest.mark.one_backend
 def test_every_edge_by_quadrature(backend):
-    """Stratified u: each token's share is its probability to 1/n (rows of several chunks too)."""
+    """With stratified u, each token's share is its probability to within 1/n, also in rows of several chunks."""
     n = scale(4096, backend)
     for V, params in [
         (7, {}),
@@ -75,8 +75,8 @@ def test_every_edge_by_quadrature(backend):
 @pytest.mark.law
 @pytest.mark.slow
 def test_joint_law_of_several_draws(backend, replacement):
-    """k = 3 draws from seeds, V = 5: the joint law, i.i.d. or without replacement. Finds a total variation of .007; a
-    draw that forgets to renormalise, or two draws that share a slot, are off by far more."""
+    """The joint distribution of k = 3 draws from seeds with V = 5, with and without replacement. Detects a total
+    variation of .007; a draw that is not renormalised, or two draws that share a slot, are off by far more."""
     z = ln(0.35, 0.3, 0.2, 0.1, 0.05)
     p = Plain().laws(z[None, None])[0, 0].tolist()
     law = {}
@@ -98,7 +98,8 @@ def test_joint_law_of_several_draws(backend, replacement):
 
 @pytest.mark.parametrize("slot", [2**33 - 1, 2**33, 2**63 - 1, -1])
 def test_the_low_33_bits_of_a_slot_count(backend, slot):
-    """In a tensor; a number beyond them is refused (test_arguments). Slot 2^33 - 1 is the last, then comes 0."""
+    """A tensor's slots are taken modulo 2^33: slot 2^33 - 1 is followed by 0. Numbers beyond that are refused
+    (test_arguments)."""
     z, seed = torch.zeros(2, 1000), torch.tensor([3, 4])
     first = slot % 2**33
     got = backends.run("sample", backend, z, k=3, seed=seed, offset=seed, slot=torch.tensor([slot, 7])).tokens
@@ -119,7 +120,7 @@ def test_a_number_is_a_slot(op_backend, slot):
 
 
 def test_seed_offset_and_slot(backend):
-    """Draw i takes slot + i of domain 2."""
+    """Draw i uses slot + i of domain 2."""
     z, _ = cases.rows_pair(6, 56, 40, kinds=["dirichlet", "near"])
     seed, offset = torch.arange(56) * 2**40 - 7, torch.arange(56) * 2**33
     u = backends.run("uniforms", backend, seed, offset, 9, 2)
@@ -134,7 +135,7 @@ def test_seed_offset_and_slot(backend):
 
 
 def test_ends_of_the_unit_interval(backend):
-    """u = 0 gives the first token with mass, u = 1 - 2^-53 the last: never one that is forbidden."""
+    """u = 0 draws the first token with mass, u = 1 - 2^-53 the last, never one with probability 0."""
     z = torch.tensor([[-math.inf, 1.0, -math.inf, 0.5, -math.inf]])
     u = torch.tensor([[0.0, ALMOST_ONE]], dtype=torch.float64)
     assert backends.run("sample", backend, z, k=2, uniforms=u).tokens.tolist() == [[1, 3]]

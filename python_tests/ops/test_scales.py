@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ops agree with the float64 reference at every scale, on every instruction set: temperatures of .01 to 100, gaps of 50
-to 300, float32, bfloat16 and float16. Cases are drawn at random; SPECDEC_SEED draws others."""
+to 300, float32, bfloat16 and float16. The cases are random; SPECDEC_SEED selects others."""
 
 import math
 
@@ -28,7 +28,7 @@ def test_trees(isa_backend, method):
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_chains(isa_backend, method):
-    """Every rule."""
+    """Chains under every rule."""
     for cell in share(isa_backend):
         rng = rng_of(method, cell)
         agree(
@@ -54,7 +54,7 @@ def test_pairs(isa_backend):
         want = reference.row_gap(*sides)
         off = (
             EPS * (64 + 3 * math.log(V)) + 2 * EPS * 50
-        )  # an id that weighs e^-x has an error of 2 x of its weight, at most 2 / e of all
+        )  # an id of weight e^-x is off by 2 x of its weight, at most 2 / e in all
         assert ((got - want).abs() <= off * (1 + want.abs())).all(), cell
 
 
@@ -63,7 +63,7 @@ def test_the_least_exponent(isa_backend):
 
 
 def test_residual(isa_backend):
-    """Rows of probabilities down to the smallest float."""
+    """Rows of probabilities as small as the smallest float."""
     rng = rng_of("residual")
     x = np.exp(-rng.uniform(0, 100, (64, V)) * (rng.random((64, V)) < 0.8))
     p, q = (

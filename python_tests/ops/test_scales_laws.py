@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joint laws of what is drawn and emitted at T = .1 where logits over T lie 120 apart, by op, method and rule, on every
-instruction set of the CPU; elsewhere ops agree token for token with the reference (test_scales.py), whose laws are
-enumerated here too."""
+"""Joint distributions of drafts and emitted tokens at T = .1, with logits / T up to 120 apart, by op, method and rule,
+on every instruction set of the CPU. On other backends ops agree token by token with the reference (test_scales.py),
+whose distributions are enumerated here too."""
 
 import numpy as np
 import pytest
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.slow
 N = 400_000 if THOROUGH else 40_000
 V, K, T, GAP = 4, 3, HARDEST.T, HARDEST.gap
 ISAS = [f"cpu-{isa}" for isa in backends.ISAS]
-# What a rule needs to say something of rows whose T = 1 softmax is a tenth as peaked as the law sampled from
+# Parameters at which rules decide both ways on these rows: at T = 1 they are far flatter than the sampled distribution
 ALPHA = rule_laws.ALPHAS | {"chow_log": (0.6,), "opt_log": (0.4,)}
 
-# ln of weights. q: what is left falls by e^-120 with every token but one, where two ids are near; p wants all of them.
-# And the like of it with p as peaked as q, elsewhere.
+# Logarithms of weights. In q, what remains falls by many orders of magnitude with each token removed, except where two
+# ids are near ("mild target"); p needs all tokens. In "both peaked", p is as peaked as q, at other ids.
 PEAKED = np.array([0.0, -1.5 * GAP, -GAP, -2.5 * GAP])
 ROWS = {
     "mild target": (np.log([0.1, 0.2, 0.3, 0.4]), PEAKED + np.array([0, 0.5 * GAP - 1.2, 0, 0])),
@@ -38,8 +38,8 @@ def logits_of(x):
 
 
 def row_functions(kind):
-    """(p, q, p1, q1), functions of the prefix: float32 logits over T, and the logits themselves; behind a token the ids
-    move on."""
+    """Return (p, q, p1, q1), functions of the prefix: float32 logits / T, and the logits themselves. Each prefix
+    rotates the ids."""
     p, q = (logits_of(x).double().numpy() for x in ROWS[kind])
     scale = float(np.float32(1 / T))
 
@@ -50,7 +50,7 @@ def row_functions(kind):
 
 
 def logits(row, *prefixes):
-    """Of an unscaled row behind each prefix: [len(prefixes), V]."""
+    """Return the logits of an unscaled row after each prefix: [len(prefixes), V]."""
     return torch.stack([torch.from_numpy(row(prefix).x).float() for prefix in prefixes])
 
 
@@ -71,7 +71,7 @@ def assert_law(tokens, law, what):
 @pytest.mark.parametrize("replacement", [False, True])
 @pytest.mark.parametrize("isa", ISAS)
 def test_sample(isa, replacement, kind):
-    """The law of the second and the third draft, jointly."""
+    """The joint distribution of the second and third draft."""
     _, q, _, q1 = row_functions(kind)
     law = dict(children(q(()), K, replacement))
     out = backends.run(
@@ -81,7 +81,7 @@ def test_sample(isa, replacement, kind):
 
 
 def drawn_trees(backend, root, method):
-    """K siblings drawn by the op from the root's row, whose children alone are drafted."""
+    """Draw K siblings from the root's row with the op. Only the root has children."""
     siblings = backends.run(
         "sample", backend, root, k=K, replacement=method in ("kseq", "recursive"), temperature=T, **streams()
     ).tokens
@@ -111,7 +111,8 @@ def verified(backend, kind, method, **rule):
 
 
 def shared(isa, *case):
-    """On every instruction set the ops agree with the reference, whose laws these are: one for each law, in turn."""
+    """Run a case on one instruction set only, in turn: on all of them the ops agree with the reference, whose
+    distributions these are."""
     if hash_of(case) % len(ISAS) != (ISAS.index(isa) + SEED) % len(ISAS):
         pytest.skip("one instruction set for each case, in turn with SPECDEC_SEED")
 
@@ -131,7 +132,7 @@ def tree_law_of(kind, method, rule="exact"):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("isa", ISAS)
 def test_trees(isa, method, kind):
-    """Drafted and verified by the op: the target's law."""
+    """Trees drafted and verified by the op give the target distribution."""
     shared(isa, method, kind)
     law, p = tree_law_of(kind, method)
     assert tree_laws.error(law, p, 2) < tree_laws.EXACT
@@ -141,7 +142,7 @@ def test_trees(isa, method, kind):
 PAIRS = [(rule, method) for rule in LAWS if rule != "exact" for method in METHODS if method != "target_only"]
 
 
-# Walks without a rule, and chains by rule, are on every instruction set above and below: here each pair is on one.
+# Methods without a rule, and chains under a rule, run on every instruction set. Here each pair runs on one.
 TURNS = [(ISAS[(i + SEED) % len(ISAS)], *pair) for i, pair in enumerate(PAIRS if THOROUGH else PAIRS[:: len(METHODS)])]
 
 
@@ -157,7 +158,7 @@ def test_trees_by_rule(isa, rule, method):
 @pytest.mark.parametrize("rule", TABLE)
 @pytest.mark.parametrize("isa", ISAS)
 def test_chains(isa, rule, method):
-    """Two drafts, drawn by the op."""
+    """Two draft tokens, drawn by the op."""
     if method == "block" and rule not in LAWS:
         pytest.skip("no law of its own")
     shared(isa, rule, method)
@@ -197,7 +198,8 @@ def test_chains(isa, rule, method):
 @pytest.mark.parametrize("method", ["recursive_without_replacement", "traversal"])
 @pytest.mark.parametrize("gap", [50.0, 88.0, 120.0, 300.0])
 def test_the_references_are_lossless_whatever_is_left(method, gap):
-    """All ids drawn, one after the other, out of a row whose ids lie a gap apart: in the end e^-900 of it is left."""
+    """All ids are drawn, one after the other, from a row whose ids are one gap apart: at the end e^-900 of it is
+    left."""
     p, q = np.array([0.1, 0.2, 0.3, 0.4]), Logs(-gap * np.array([0.0, 2.0, 1.0, 3.0]))
     law = mixed(list(distinct_trees(lambda prefix: q, [4])), lambda prefix: p, lambda prefix: q, method)
     assert tree_laws.error(law, lambda prefix: p, 2) < tree_laws.EXACT

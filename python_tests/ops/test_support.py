@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""support against a comparison in float64: as checks of a function, which the op passes on every backend and each wrong
-version of the comparison fails."""
+"""support against a comparison in float64. The checks take a function: the op passes them on every backend, and each
+wrong version of the comparison fails one."""
 
 import math
 
@@ -19,7 +19,7 @@ WIDTHS = [1, 31, 32, 33, 1024, 1025, 4099]
 
 
 class Compared:
-    """The op in numpy: which ids are kept, and what is made of that. A wrong version is one override."""
+    """The op in numpy: which ids are kept, and the results made from that. Each wrong version overrides one method."""
 
     def kept(self, z, scale, cutoff, log_norm, top):
         if math.isnan(log_norm):
@@ -29,7 +29,7 @@ class Compared:
         return z >= cutoff
 
     def room(self, V):
-        """Bits of a row's words, and what stands in those beyond the row."""
+        """Return the bits of a row's words and the bits beyond the row."""
         return np.zeros(-(-V // 32) * 32, dtype=bool)
 
     def listed(self, kept, max_kept):
@@ -69,7 +69,7 @@ def compare(function, *args, **kwargs):
 
 
 def check_ties(function, take):
-    """Few values: every cutoff falls among equal logits, which all stay."""
+    """Few values: every cutoff falls among equal logits, all of which stay."""
     rng = torch.Generator().manual_seed(1)
     for levels in (1, 2, 7):
         z = torch.randint(0, levels, (take(12, 2), 1100), generator=rng).float() - 1
@@ -78,7 +78,7 @@ def check_ties(function, take):
 
 
 def check_zeros(function, take):
-    """-0 and +0 are one logit, whichever of them is the cutoff."""
+    """-0 and +0 count as the same logit, whichever of them is the cutoff."""
     z = torch.tensor([[1.0, -0.0, 0.0, -1.0], [1.0, 0.0, -0.0, -1.0]])
     for cutoff in (0.0, -0.0):
         stats = torch.tensor([[1.0, cutoff, 0.5, 1.0]] * 2)
@@ -86,7 +86,7 @@ def check_zeros(function, take):
 
 
 def check_no_law(function, take):
-    """Rows with NaN, +inf or nothing finite keep nothing, and no other row changes; -inf is not kept without a
+    """Rows with NaN, +inf or nothing finite keep nothing, and other rows stay the same. -inf is not kept without a
     filter."""
     z = torch.randn(6, 1100, generator=torch.Generator().manual_seed(2))
     z[1, 7], z[2, 1050], z[3], z[4, 3:] = NAN, INF, -INF, -INF
@@ -96,7 +96,8 @@ def check_no_law(function, take):
 
 
 def check_greedy(function, take):
-    """Its argmax alone, the lowest id of equal ones: the last of a word, the first of the next, the last of all."""
+    """A greedy row keeps its argmax only, and the lowest id of equal ones: at the end of a word, at the start of the
+    next, at the end of the row."""
     z = torch.zeros(5, 1057)
     for n, v in enumerate((31, 32, 1023, 1024, 1056)):
         z[n, v:] = 1.0
@@ -105,7 +106,7 @@ def check_greedy(function, take):
 
 
 def check_room(function, take):
-    """The lowest ids where there are more than there is room for."""
+    """If more ids are kept than max_kept, the lowest are listed."""
     z = torch.randn(3, 2100, generator=torch.Generator().manual_seed(3))
     z[1] = z[1].sort().values
     for max_kept in (0, 1, 39, 40, 41, 3000):
@@ -114,7 +115,7 @@ def check_room(function, take):
 
 
 def check_rows(function, take):
-    """Some rows, twice, none of them."""
+    """Some rows, each twice, or no rows."""
     z = torch.randn(3, 40, generator=torch.Generator().manual_seed(4))
     stats = sk.row_stats(sk.Rows(z, top_p=0.7))
     for asked in ([2, 0, 2], [0], [], [-1, 3, 1, 2**31 - 1, -(2**31)]):
@@ -126,7 +127,7 @@ def check_rows(function, take):
 
 
 def check_padding(function, take):
-    """What is asked for from num_rows on is absent, whatever is there."""
+    """Rows from num_rows on are absent, whatever they hold."""
     z = torch.randn(4, 1030, generator=torch.Generator().manual_seed(5))
     stats = sk.row_stats(sk.Rows(z, top_k=7))
     for n in (0, 2, 4, 9, -1):
@@ -252,7 +253,7 @@ def test_rows_that_begin_anywhere(isa_backend, dtype):
 
 
 def test_many_chunks(backend):
-    """More chunks than a block has threads, on a GPU; few ids, and far apart."""
+    """More chunks than a block has threads on a GPU, with few ids that lie far apart."""
     V = 300 * 1024 + 5 if backend in ("cpu", "cuda", "cuda-on-cpu", "triton") else 20 * 1024 + 5
     z = torch.zeros(1, V)
     z[0, [0, 5000, V // 2, V - 1]] = 1.0
@@ -274,14 +275,14 @@ def test_the_ends_of_a_dtype(backend):
     for dtype in DTYPES:
         most, least = torch.finfo(dtype).max, torch.finfo(dtype).smallest_normal
         if backend == "triton-interpret" and dtype == torch.bfloat16:
-            least *= 16  # the interpreter makes zeros of its subnormal numbers
+            least *= 16  # the interpreter turns its subnormal numbers into zeros
         z = torch.tensor([[0.0, most, -most, least, -least, least / 8, -least / 8, -0.0, most, -INF]]).to(dtype)
         for k in range(1, 11):
             compare(backends.call("support", backend), sk.Rows(z, stats=sk.row_stats(sk.Rows(z, top_k=k))), 10)
 
 
 def test_a_law_over_the_support_is_the_row_s(op_backend):
-    """A trainer's: softmax of the kept logits over the temperature is the law that the token was drawn from."""
+    """As in a trainer: softmax of the kept logits / temperature is the distribution from which the token was drawn."""
     z = 3 * torch.randn(4, 700, generator=torch.Generator().manual_seed(9))
     T = torch.tensor([0.5, 1.0, 1.7, 0.9])
     stats = sk.row_stats(sk.Rows(z, temperature=T, top_k=12, top_p=0.9))

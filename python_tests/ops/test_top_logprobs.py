@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""top_logprobs against a sort in float64: as checks of a function, which the op passes on every backend and each wrong
-version of the sort fails."""
+"""top_logprobs against a sort in float64. The checks take a function: the op passes them on every backend, and each
+wrong version of the sort fails one."""
 
 import math
 
@@ -20,10 +20,10 @@ WIDTHS = [1, 31, 33, 1024, 1025, 4099]
 
 
 class Sorted:
-    """The op in numpy: one stable sort, and the law as it is written. A wrong version is one override."""
+    """The op in numpy: one stable sort, and the distribution as defined. Each wrong version overrides one method."""
 
     def keys(self, z):
-        return -z  # a stable sort leaves equal logits in the order of their ids, and NaN behind
+        return -z  # a stable sort keeps equal logits in the order of their ids, and puts NaN last
 
     def order(self, z):
         return np.argsort(self.keys(z), kind="stable")
@@ -68,7 +68,7 @@ class Sorted:
 
 
 def close(got, want):
-    """A float64 rounded to float32 once: neither term of x - log_norm is positive, so nothing cancels."""
+    """Compare with float64 rounded to float32 once: neither term of x - log_norm is positive, so nothing cancels."""
     want = want.double()
     with_overflow = want.float().double()
     bound = EPS * want.abs() * (1 + 1e-6) + 2.0**-149
@@ -98,7 +98,7 @@ def some_tokens(N, V, seed=1, m=3):
 
 
 def check_ties(function, take):
-    """Few values, so that nearly every place of the order is decided by ids."""
+    """Few values, so that ids decide nearly every place of the order."""
     rng = torch.Generator().manual_seed(2)
     for levels in (1, 2, 7):
         z = torch.randint(0, levels, (take(12, 2), 2100), generator=rng).float()
@@ -107,14 +107,14 @@ def check_ties(function, take):
 
 
 def check_zeros(function, take):
-    """-0 and +0 are one logit, and of equal rank."""
+    """-0 and +0 count as the same logit, and have the same rank."""
     z = torch.tensor([[-1.0, 0.0, -0.0, 2.0, -0.0, 0.0]])
     got = compare(function, sk.Rows(z, stats=sk.row_stats(z)), 6, torch.arange(6)[None])
     assert got[0].tolist() == [[3, 1, 2, 4, 5, 0]] and got[3].tolist() == [[6, 5, 5, 1, 5, 5]]
 
 
 def check_filters(function, take):
-    """Below the cutoff the ids go on in the order of their logits, with -inf."""
+    """Below the cutoff, ids follow in the order of their logits, with logprob -inf."""
     n = take(28, 4)
     z, _ = cases.rows_pair(3, n, 257)
     for params in ({"top_k": 5}, {"top_p": 0.6, "temperature": 0.7}, {"min_p": 0.2}, {"temperature": 0.0}):
@@ -123,7 +123,7 @@ def check_filters(function, take):
 
 
 def check_no_law(function, take):
-    """NaN and +inf: the order is +inf, what is finite, -inf, NaN. No other row changes."""
+    """Rows with NaN or +inf: the order is +inf, finite logits, -inf, NaN. Other rows stay the same."""
     z = torch.randn(5, 1100, generator=torch.Generator().manual_seed(4))
     good = z.clone()
     z[1, 7], z[1, 1050] = NAN, INF
@@ -142,7 +142,7 @@ def check_no_law(function, take):
 
 
 def check_tokens(function, take):
-    """Ids twice, and none of the vocabulary's, as wide as an integer is."""
+    """Ids given twice, and ids outside the vocabulary, up to the ends of their integer type."""
     z = torch.randn(2, 40, generator=torch.Generator().manual_seed(5))
     ends = [3, 3, -1, 40, 39, 0, 2**31 - 1, -(2**31)]
     for tokens in (
@@ -160,7 +160,7 @@ def check_tokens(function, take):
 
 
 def check_padding(function, take):
-    """Rows from num_rows on are absent, whatever is there."""
+    """Rows from num_rows on are absent, whatever they hold."""
     z = torch.randn(4, 1030, generator=torch.Generator().manual_seed(6))
     stats, tokens = sk.row_stats(z), some_tokens(4, 1030)
     for n in (0, 2, 4, 9, -1):
@@ -271,12 +271,12 @@ def test_rows_that_begin_anywhere(isa_backend, dtype):
 
 @pytest.mark.parametrize("k", [3, 13, 14, 4095, 4096, 4097, 9000])
 def test_more_than_is_sorted_at_once(backend, k):
-    """13 chunks: the k best of them bound the k best ids, up to k = 13. 4096 orders are sorted at once by a block; more
-    than that tie in the last rows."""
+    """13 chunks: up to k = 13, the k best chunks bound the k best ids. A block sorts 4096 entries at once; in the last
+    rows more than that tie."""
     V = 12 * 1024 + 77
     rng = torch.Generator().manual_seed(k)
     z = torch.randn(3, V, generator=rng)
-    z[1] = z[1].sort().values  # the best lie together, in the last chunk
+    z[1] = z[1].sort().values  # the best all lie in the last chunk
     z[2] = torch.where(torch.rand(V, generator=rng) < 0.001, 1.0, 0.0)
     if backend == "triton-interpret":  # it has no such number
         z = z[:1] if k > 4096 else z[1:]
@@ -293,7 +293,7 @@ def test_the_vocabulary_of_a_large_model():
 
 @pytest.mark.parametrize("T", [1e-37, 1e-3, 0.01, 100.0, 1e30])
 def test_scales(backend, T):
-    """Logprobs from -1e38 and beyond, which is -inf in float32, to equal ones."""
+    """Logprobs from -1e38 and beyond (-inf in float32) to equal ones."""
     z = 300 * torch.randn(2, 70, generator=torch.Generator().manual_seed(1))
     z[1] /= 1e6
     compare(
@@ -308,7 +308,7 @@ def test_the_ends_of_a_dtype(backend):
     for dtype in DTYPES:
         most, least = torch.finfo(dtype).max, torch.finfo(dtype).smallest_normal
         if backend == "triton-interpret" and dtype == torch.bfloat16:
-            least *= 16  # the interpreter makes zeros of its subnormal numbers
+            least *= 16  # the interpreter turns its subnormal numbers into zeros
         z = torch.tensor([[0.0, most, -most, least, -least, least / 8, -least / 8, -0.0, most, -INF]] * 2).to(dtype)
         z[1] = z[1].flip(0)
         got = compare(
@@ -324,7 +324,7 @@ def test_the_ends_of_a_dtype(backend):
 
 
 def test_the_four_modes_of_vllm(op_backend):
-    """raw and processed, logprobs and logits, against torch on the processed rows."""
+    """vLLM's raw and processed logprobs and logits, against torch on the processed rows."""
     rng = torch.Generator().manual_seed(9)
     z, T, k = 3 * torch.randn(4, 500, generator=rng), torch.tensor([0.5, 1.0, 2.0, 0.9]), 8
     rows = torch.arange(4)[:, None]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tree_mask against the reference (bits: no band), and as attention wants it: SDPA, FlexAttention, a path at a time."""
+"""tree_mask against the reference (bits: exactly equal), and in use: with SDPA, FlexAttention and one path at a
+time."""
 
 import math
 
@@ -15,7 +16,7 @@ ADDITIVE = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def trees(B, N, seed=0, depth=None, padding=0.1):
-    """Random parents, another tree for each request: some nodes are padding, inside and as a tail."""
+    """Return random parents, with another tree for each request. Some nodes are padding, inside and at the end."""
     generator = torch.Generator().manual_seed(seed)
     nodes = torch.arange(N)
     low = torch.zeros(N, dtype=torch.int64) if depth is None else (nodes - depth).clamp(min=0)
@@ -28,7 +29,7 @@ def trees(B, N, seed=0, depth=None, padding=0.1):
 
 
 def bits(x):
-    """As integers, which every comparison takes."""
+    """Return the mask as integers, which can be compared everywhere."""
     same = {torch.uint32: torch.int32, torch.uint64: torch.int64}
     return x.view(same[x.dtype]) if x.dtype in same else x
 
@@ -58,8 +59,8 @@ def test_the_nodes_alone(op_backend, format, B, N):
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("num_keys", [0, 1, 7, 31, 32, 33, 63, 64, 65, 96, 150, 301])
 def test_prefix_columns(op_backend, format, num_keys):
-    """Prefixes shorter than the mask, as long as it, longer; trees that fit, that are cut, that have no column at
-    all."""
+    """Prefixes shorter than the mask, of equal length, and longer: trees that fit, that are cut off, or that have no
+    column."""
     prefix = torch.tensor([0, 3, 33, 64, 90, 149, 400])
     check(op_backend, trees(7, 45, seed=num_keys), prefix, format, num_keys=num_keys)
 
@@ -67,7 +68,7 @@ def test_prefix_columns(op_backend, format, num_keys):
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("start", [0, 20, 65, torch.tensor([0, 1, 40, 64, 65, 100, 500])])
 def test_the_tree_apart_from_its_prefix(op_backend, format, start):
-    """The tree lies behind a padded prefix, or over the end of it: then its own columns count."""
+    """The tree's columns come after a padded prefix, or overlap its end; then the tree's columns count."""
     prefix = torch.tensor([0, 3, 33, 64, 65, 10, 20])
     check(op_backend, trees(7, 37, seed=5), prefix, format, num_keys=120, tree_start=start)
 
@@ -132,7 +133,7 @@ def test_empty(op_backend, format, B, N):
 
 
 def refuses(backend):
-    """Whether values are looked at: on CPU tensors, where nothing stands in for a device."""
+    """Return whether values are checked: on CPU tensors, unless the CPU simulates a GPU."""
     return backend in ("cpu", "triton-interpret")
 
 
@@ -143,8 +144,8 @@ BAD = [  # request, node, parent
 
 @pytest.mark.parametrize("b, i, parent", BAD)
 def test_impossible_parents(op_backend, b, i, parent):
-    """Refused by name on the CPU. On a device the node is as padding is, status says so, other requests know nothing of
-    it."""
+    """On the CPU they raise, naming the argument. On a device the node counts as padding, status reports it, and other
+    requests stay the same."""
     parents = trees(2, 10, seed=1, padding=0)
     good = parents.clone()
     parents[b, i], good[b, i] = parent, -1
@@ -202,7 +203,7 @@ def test_bad_arguments(op_backend):
 
 
 def attended_alone(q, k, v, parents, prefix):
-    """Each real node's attention over the prefix and its own path, one node at a time."""
+    """Return each real node's attention over the prefix and its own path, one node at a time."""
     out = torch.zeros_like(q)
     for i in range(q.shape[-2]):
         path, j = [], i
@@ -230,7 +231,7 @@ def test_sdpa_attends_to_each_path(op_backend, format):
 
 
 def flex(parents, prefix, start, N, keys):
-    """The mask that FlexAttention makes of the mask_mod, and the blocks it finds."""
+    """Return the mask that FlexAttention makes from mask_mod, and its blocks."""
     mod = sk.tree_mask_mod(parents, prefix, tree_start=start)
     device = str(parents.device)
     blocks = create_block_mask(mod, len(parents), None, N, keys, device=device, BLOCK_SIZE=32)

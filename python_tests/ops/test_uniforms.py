@@ -6,7 +6,7 @@ from support import backends
 
 from specdec_kernels.reference.uniforms import philox
 
-KNOWN = [  # Random123's kat_vectors, and three with the layout used here: (counter, key, words)
+KNOWN = [  # Random123's kat_vectors, and three vectors with the layout used here: (counter, key, words)
     ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
     ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
     ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
@@ -31,7 +31,7 @@ def test_reference_known_answers(counter, key, out):
 
 @pytest.mark.parametrize("counter, key, out", [k for k in KNOWN if words(k[0])[0] < 2])
 def test_known_answers(backend, counter, key, out):
-    """The counter is (block, offset low, offset high, domain), the key (seed low, seed high)."""
+    """The counter is (block, offset low, offset high, domain), and the key (seed low, seed high)."""
     (block, low, high, domain), (k0, k1), w = words(counter), words(key), words(out)
     seed, offset = torch.tensor([signed(k1, k0)]), torch.tensor([signed(high, low)])
     got = backends.run("uniforms", backend, seed, offset, 4, domain)[0, 2 * block : 2 * block + 2]
@@ -58,7 +58,8 @@ def test_a_slot_does_not_depend_on_n_or_on_batch_mates(backend):
 
 
 def test_no_number_comes_twice(backend):
-    """Over seeds, offsets (high words too), slots and domains; a mutant that drops one of them repeats at once."""
+    """No number repeats over seeds, offsets (high words too), slots and domains. A mutant that ignores one of them
+    repeats at once."""
     seed = torch.tensor([0, 1, 2**32, -1]).repeat_interleave(4)
     offset = torch.tensor([0, 1, 2**32, 2**40]).repeat(4)
     every = torch.cat([backends.run("uniforms", backend, seed, offset, 50, d) for d in range(4)]).flatten()
@@ -66,7 +67,7 @@ def test_no_number_comes_twice(backend):
 
 
 def test_bits_are_even(backend):
-    """Each of the 53 bits is set half the time: 5 sigma of 200,000 draws, finds a bias of 0.6%."""
+    """Each of the 53 bits is set half the time. 5 sigma of 200,000 draws detect a bias of 0.6%."""
     u = backends.run("uniforms", backend, torch.arange(20_000), torch.zeros(20_000, dtype=torch.int64), 10, 1).flatten()
     bits = (u * 2.0**53).long()
     for b in range(53):

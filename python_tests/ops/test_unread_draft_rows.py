@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A greedy request reads no draft row where the target alone decides: whatever its rows hold, or whatever its draft_row
-names, it emits the argmax and says nothing. A sampled request says 4."""
+"""A greedy request does not read draft rows under rules where the target alone decides. Whatever the rows or draft_row
+hold, it emits the argmax with status 0. A sampled request sets status 4."""
 
 import pytest
 import torch
@@ -9,13 +9,14 @@ from support import backends
 from specdec_kernels.registry import CHAIN_METHODS, STATUS_INVALID_DRAFT, TREE_METHODS
 
 B, G, V = 4, 3, 11
-BY_TARGET = ("exact", "lenience", "lossy", "ensemble", "typical", "relaxed", "thresholds")  # where T = 0 asks no q
+# rules that do not read q at T = 0
+BY_TARGET = ("exact", "lenience", "lossy", "ensemble", "typical", "relaxed", "thresholds")
 NOWHERE = (-7, G * B, 1 << 30, (1 << 31) - 1)
 NAN, INF = float("nan"), float("inf")
 
 
 def inputs(greedy):
-    """Rows whose argmax was drafted; the second request is greedy in either case."""
+    """Return rows whose argmax was drafted. The second request is greedy in both cases."""
     generator = torch.Generator().manual_seed(5)
     target, draft = torch.randn(B, G + 1, V, generator=generator), torch.randn(B, G, V, generator=generator)
     temperature = torch.zeros(B) if greedy else torch.tensor([1.0, 0.0, 0.7, 1.3])
@@ -24,7 +25,7 @@ def inputs(greedy):
 
 
 def spoilt(draft, how):
-    """The draft's rows and the number of each position's, the second position's a bad one."""
+    """Return the draft's rows and the row index of each position. The second position has an invalid row or index."""
     rows, numbers = draft.clone().flatten(0, 1), torch.arange(B * G).view(B, G)
     if isinstance(how, int):
         numbers[:, 1] = how
@@ -58,7 +59,7 @@ def test_trees(backend, method, how):
     N = G + 1
     parents = torch.arange(-1, G).expand(B, N)
     tree = parents, torch.cat([torch.full((B, 1), -1), tokens], 1)
-    number = (torch.arange(N).expand(B, N) - 1).clamp(min=0)  # of the row that a node was drawn from
+    number = (torch.arange(N).expand(B, N) - 1).clamp(min=0)  # index of the row that a node was drawn from
     given = {"method": method, **random}
     want = backends.run("verify_tree", backend, tree, target, draft, draft_row=number, **given)
     assert want.num_accepted.tolist() == [G] * B and not want.status.any()
@@ -75,7 +76,7 @@ def test_trees(backend, method, how):
 @pytest.mark.parametrize("how", NOWHERE)
 @pytest.mark.parametrize("method", CHAIN_METHODS)
 def test_sampled_requests_say_so(backend, method, how):
-    """In one batch with a greedy one."""
+    """In one batch with a greedy request."""
     target, tokens, draft, random = inputs(greedy=False)
     rows, numbers = spoilt(draft, how)
     numbers[:, 0] = how  # the first position is always reached

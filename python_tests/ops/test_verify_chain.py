@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_chain against the float64 reference, the exact laws and the single rules. Edges and invariance have files of
-their own."""
+"""verify_chain against the float64 reference, enumerated distributions and single rules. Edges and invariance have
+their own files."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ AGREEMENT = {
     "narrow draft, chunks": {"B": 40, "G": 2, "V": 2100, "Vq": 1030},
     "wide draft": {"B": 400, "G": 3, "V": 23, "Vq": 40, "filtered": True},
     "wide draft, chunks": {"B": 40, "G": 2, "V": 1030, "Vq": 2100},
-    "many": {"B": 12_000, "G": 2, "V": 9},  # in test-all: the share of flips is measured to 1e-4 on every backend
+    "many": {"B": 12_000, "G": 2, "V": 9},  # in test-all, the share of flips is measured to 1e-4 on every backend
     "one-hot": {"B": 400, "G": 3, "V": 40, "one_hot": True},
     "one-hot, filters": {"B": 400, "G": 3, "V": 40, "one_hot": True, "filtered": True, "dtype": BF16},
     "one-hot, chunks": {"B": 40, "G": 2, "V": 3001, "one_hot": True},
@@ -45,7 +45,7 @@ AGREEMENT = {
 def test_agrees_with_the_reference(verify, backend, name):
     case = AGREEMENT[name] | ({"B": scale(AGREEMENT[name]["B"], backend)} if name != "many" else {})
     if name == "many" and tiers.TIER != "all":
-        case["B"] //= 8 if backend in tiers.SIMULATED else 2  # the other tests of the session make up for it
+        case["B"] //= 8 if backend in tiers.SIMULATED else 2  # the session's other tests on this backend cover the rest
     out, ref = checks.check_agreement(verify, seed=17, **case)
     assert out.tokens.dtype == torch.int64 and out.num_accepted.dtype == torch.int32 and out.status.dtype == torch.int32
     assert (ref.margin <= 1).double().mean() < (0.02 if case["V"] < 1500 else 0.15) or case["B"] < 30, (
@@ -58,7 +58,7 @@ def test_agrees_with_the_reference(verify, backend, name):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_agrees_on_any_shape(verify, backend, seed):
-    """Shapes, types and kinds of rows at random: what the named cases did not think of."""
+    """Random shapes, dtypes and kinds of rows, to find what the named cases miss."""
     rng = np.random.default_rng(seed)
     V = int(rng.choice([2, 3, 8, 17, 64, 100, 255, 1023, 1026]))
     checks.check_agreement(
@@ -78,7 +78,7 @@ def test_agrees_on_any_shape(verify, backend, seed):
 
 @pytest.mark.parametrize("which", ["target", "draft", "both"])
 def test_agrees_on_probability_rows(verify, backend, which):
-    """Here nothing is rounded before the comparison: acceptances must be equal without a band."""
+    """Probability rows are not rounded before the comparison, so acceptances are equal without a band."""
     args = cases.chain(5, scale(400, backend), 3, 37)
     if which in ("target", "both"):
         args |= {"target_logits": args["target_logits"].softmax(-1), "target_kind": "probs"}
@@ -93,7 +93,7 @@ def test_agrees_on_probability_rows(verify, backend, which):
 
 @pytest.mark.parametrize("dtype", [F16, BF16])
 def test_half_precision_probability_rows(verify, backend, dtype):
-    """Rows that sum to 1 only up to rounding, q up to 1 + 2^-8."""
+    """Rows that sum to 1 only up to rounding, with q up to 1 + 2^-8."""
     args = cases.chain(6, scale(300, backend), 3, 21)
     for side in ("target", "draft"):
         args |= {f"{side}_logits": args[f"{side}_logits"].softmax(-1).to(dtype), f"{side}_kind": "probs"}
@@ -102,7 +102,7 @@ def test_half_precision_probability_rows(verify, backend, dtype):
 
 @pytest.mark.parametrize("target, draft", [(True, True), (True, False), (False, True)])
 def test_stats_handed_over(verify, backend, target, draft):
-    """With either side's stats from row_stats the tokens are those of the parameters they stand for."""
+    """With either side's stats from row_stats, tokens equal those with the parameters that made the stats."""
     args = cases.chain(7, scale(300, backend), 3, 300, filtered=True, dtype=BF16)
     want = verify(**args)
     for prefix, logits, on in (("", "target_logits", target), ("draft_", "draft_logits", draft)):
@@ -127,7 +127,7 @@ def test_ragged_equals_dense(verify, backend, bonus, one_hot):
     lengths = torch.randint(0, 5, (B,), generator=torch.Generator().manual_seed(0))
     args["draft_tokens"][torch.arange(4)[None] >= lengths[:, None]] = -1
     ragged = dict(args)
-    if bonus:  # a short dense draft cannot carry a bonus: only the full ones are compared below
+    if bonus:  # a short dense draft cannot have a bonus token, so only full ones are compared below
         args["bonus_tokens"] = ragged["bonus_tokens"] = torch.arange(B) % 50
         args["target_logits"] = args["target_logits"][:, :4]
     ragged["cu_draft"] = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
@@ -144,7 +144,7 @@ def test_ragged_equals_dense(verify, backend, bonus, one_hot):
 
 
 def test_ragged_gaps_and_index_dtypes(verify):
-    """int32 ids and cu_draft, requests without a draft at both ends."""
+    """int32 ids and cu_draft, with requests without a draft at both ends."""
     z = torch.randn(7, 11, generator=torch.Generator().manual_seed(1))
     u = torch.rand(4, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     args = dict(target_logits=z, draft_tokens=torch.tensor([3, 4, 5]), max_draft=2, uniforms=u)
@@ -158,8 +158,8 @@ def test_ragged_gaps_and_index_dtypes(verify):
 
 
 def test_bonus_tokens(verify):
-    """Emitted on full acceptance with logprob NaN, as they are given even where they lie beyond the vocabulary, with
-    status 8; a negative one becomes 0. A rejection does not look at them."""
+    """On full acceptance the given token is emitted, with logprob NaN. Outside the vocabulary it sets status 8: a
+    negative one becomes 0, a larger one is emitted unchanged. After a rejection it is ignored."""
     p = ln(0.5, 0.3, 0.2).expand(6, 1, 3)
     drafts = torch.tensor([[0], [0], [0], [0], [0], [2]])
     u = torch.tensor([[0.0, 0.0]] * 5 + [[checks.ALMOST_ONE, 0.0]], dtype=torch.float64)
@@ -222,8 +222,8 @@ def test_every_edge_by_quadrature_golden(verify, backend):
 @pytest.mark.law
 @pytest.mark.slow
 def test_joint_law(backend, verify, scenario):
-    """10^6 steps, in make test a fifth of them, drafts drawn by the sample op from the same seeds: drafting, acceptance
-    and the final draw together."""
+    """10^6 steps (a fifth of them in make test). Drafts are drawn by the sample op with the same seeds, so drafting,
+    acceptance and final draw are tested together."""
 
     def sample(logits, seed, offset, slot, **params):
         return backends.run("sample", backend, logits, seed=seed, offset=offset, slot=slot, **params).tokens[:, 0]
@@ -234,7 +234,7 @@ def test_joint_law(backend, verify, scenario):
 
 
 def test_greedy_and_sampled_requests_mix(verify, backend):
-    """A greedy request is argmax matching: it reads neither q nor a uniform."""
+    """A greedy request only compares drafts with the argmax: it reads neither q nor a uniform."""
     B = scale(90, backend, least=15)
     args = cases.chain(10, B, 3, 25, kinds=["near"])
     temperature = torch.tensor([0.0, 1.0, 0.6]).repeat(30)[:B]
@@ -261,7 +261,7 @@ def test_greedy_needs_no_random_numbers(verify):
 
 
 def test_identical_laws_accept_everything(verify, backend):
-    """p == q bitwise, at every uniform up to 1 - 2^-53, filters included."""
+    """With p == q bit for bit, every draft is accepted up to u = 1 - 2^-53, with filters too."""
     n = scale(60, backend)
     z, _ = cases.rows_pair(11, n, 70)
     u = torch.full((n, 2), checks.ALMOST_ONE, dtype=torch.float64)
@@ -273,7 +273,7 @@ def test_identical_laws_accept_everything(verify, backend):
 @pytest.mark.law
 @pytest.mark.slow
 def test_expected_tokens_match_the_theory(verify, backend):
-    """The mean number of emitted tokens on identical positions is Leviathan's Eq. (1), within 5 sigma."""
+    """On identical positions, the mean number of emitted tokens is Leviathan's Eq. (1), within 5 sigma."""
     from specdec_kernels import theory
 
     p, q = ln(0.5, 0.3, 0.2), ln(0.2, 0.5, 0.3)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Degenerate data: each case has its defined answer, its status bit, and leaves the other requests of the call
-alone."""
+"""Degenerate data: each case has a defined result and status bit, and does not change the other requests."""
 
 import math
 
@@ -19,7 +18,7 @@ def u64(*rows):
 
 @pytest.fixture
 def one(backend):
-    """verify_chain on one golden step [V = 3, G = 1] between two others that must come out as they do alone."""
+    """Verify one golden step [V = 3, G = 1] between two others, whose results must be the same as alone."""
     verify, without = backends.call("verify_chain", backend), {}
 
     def step(p=P, q=Q, d=1, u=0.5, v=0.6, bonus_row=P, **kwargs):
@@ -46,7 +45,7 @@ def one(backend):
 
         neighbour = None if q is None else Q
         out = call([P, p, P], [neighbour, q, neighbour], [1, d, 2], [0.5, u, 0.9], [0.6, v, 0.1], [P, bonus_row, P])
-        form = (q is None, *sorted(kwargs.items()))  # one test asks many times for the same neighbours
+        form = (q is None, *sorted(kwargs.items()))  # one test uses the same neighbours many times
         if form not in without:
             without[form] = call([P, P], [neighbour, neighbour], [1, 2], [0.5, 0.9], [0.6, 0.1], [P, P])
         for got, want in zip(out[:4], without[form][:4]):
@@ -63,8 +62,8 @@ BAD_Q = [0.0, -0.25, NAN, INF, -INF, 1.0011, 2.0]
 @pytest.mark.parametrize("u", [0.0, 0.5, ALMOST_ONE])
 @pytest.mark.parametrize("q_d", BAD_Q)
 def test_q_of_the_draft_is_no_probability(one, q_d, u):
-    """Rejected whatever u; that q counts 0 in the residual: (.3, .3, 0) here, so v below .5 gives id 0, above it id
-    1."""
+    """The draft is rejected for any u. That q counts as 0 in the residual, (.3, .3, 0) here: v below .5 gives id 0,
+    above it id 1."""
     for v, token in ((0.49, 0), (0.51, 1)):
         tokens, n, status, _ = one(q=(0.2, q_d, 0.8), u=u, v=v, draft_kind="probs")
         assert (tokens, n, status) == ([token, -1], 0, 4)
@@ -72,14 +71,14 @@ def test_q_of_the_draft_is_no_probability(one, q_d, u):
 
 @pytest.mark.parametrize("q_other", BAD_Q[1:])
 def test_another_q_is_no_probability(one, q_other):
-    """It counts 0: the residual of draft 1 is (.5, 0, 0.1), id 0 below v = 5/6."""
+    """An invalid q of another id counts as 0: the residual of draft 1 is (.5, 0, .1), so v below 5/6 gives id 0."""
     for v, token in ((0.83, 0), (0.84, 2)):
         tokens, n, status, _ = one(q=(q_other, 0.5, 0.1), u=0.9, v=v, draft_kind="probs")
         assert (tokens, n, status) == ([token, -1], 0, 0)
 
 
 def test_q_of_a_rounded_one(one):
-    """1 < q <= 1 + 1e-3 counts as 1: accepted below u = .3 exactly, and nothing of id 1 is left in the residual."""
+    """1 < q <= 1 + 1e-3 counts as 1: accepted below u = .3 exactly, and id 1 has no residual."""
     for u, accepted in ((0.2999, 1), (0.3001, 0)):
         tokens, n, status, _ = one(q=(0.0, 1.0008, 0.0), u=u, v=0.999, draft_kind="probs")
         assert n == accepted and status == 0
@@ -98,7 +97,7 @@ def test_p_of_the_draft_is_zero(one, u):
 
 
 def test_empty_residual_draws_from_p(one):
-    """q covers p everywhere and the draft is impossible: nothing is left, so p itself speaks."""
+    """q covers p everywhere and p of the draft is 0: the residual is empty, so the final draw is from p."""
     for v, token in ((0.59, 0), (0.61, 2)):
         tokens, n, status, _ = one(
             p=(0.6, 0.0, 0.4), q=(0.6, 0.0, 0.4), d=1, u=0.0, v=v, target_kind="probs", draft_kind="probs"
@@ -108,13 +107,13 @@ def test_empty_residual_draws_from_p(one):
 
 
 def test_empty_residual_of_a_one_hot_draft(one):
-    """p has no mass but at the drafted id, yet u q < p fails: only a row that sums to less than 1 can do that."""
+    """p has mass at the draft token only, yet u q < p fails. Only a row that sums to less than 1 can do that."""
     tokens, n, status, _ = one(p=(0.0, 0.9, 0.0), q=None, d=1, u=0.95, v=0.5, target_kind="probs")
     assert (tokens, n, status) == ([1, -1], 0, 2)
 
 
 def test_one_hot_draft(one):
-    """Accepted with p(d); otherwise p without d."""
+    """Accepted with probability p(d); otherwise the final draw is from p without d."""
     for u, v, want in ((0.29, 0.9, [1, 2]), (0.31, 0.71, [0, -1]), (0.31, 0.72, [2, -1])):
         tokens, n, status, _ = one(q=None, u=u, v=v)
         assert tokens == want and status == 0
@@ -122,7 +121,7 @@ def test_one_hot_draft(one):
 
 @pytest.mark.parametrize("d", [-1, -(2**62), 3, 2**62])
 def test_an_id_outside_ends_the_draft(one, d):
-    """Then p row 0 is drawn from plainly, whatever q says."""
+    """The final draw is then from row 0 of p, whatever q is."""
     for v, token in ((0.49, 0), (0.51, 1), (0.81, 2)):
         tokens, n, status, logprobs = one(d=d, u=0.0, v=v)
         assert (tokens, n, status) == ([token, -1], 0, 0)
@@ -161,7 +160,7 @@ def test_rows_behind_the_stop_are_not_read(one):
 
 @pytest.mark.parametrize("row", [row for row, _ in INVALID])
 def test_invalid_draft_row(one, row):
-    """Rejected with both bits; its q counts as 0 everywhere, so the final token is p's."""
+    """Rejected, with both status bits. Its q counts as 0 everywhere, so the final draw is from p."""
     for v, token in ((0.49, 0), (0.51, 1), (0.81, 2)):
         tokens, n, status, _ = one(q=torch.tensor(row), u=0.0, v=v)
         assert (tokens, n, status) == ([token, -1], 0, 1 | 4)
@@ -169,7 +168,7 @@ def test_invalid_draft_row(one, row):
 
 @pytest.mark.parametrize("row, argmax", [((NAN, 0.3, 0.7), 2), ((0.1, 0.3, INF), 1), ((0.0, 0.0, 0.0), 0)])
 def test_invalid_probability_row(one, row, argmax):
-    """Noticed when the whole row is read, which a rejection of draft 1 does."""
+    """The row is found invalid once it is read whole, as after a rejection of draft 1."""
     tokens, n, status, logprobs = one(p=row, d=1, u=0.99, target_kind="probs", q=(0.2, 0.5, 0.3), draft_kind="probs")
     assert (tokens, n, status) == ([argmax, -1], 0, 1) and logprobs[0].isnan()
 
@@ -181,7 +180,7 @@ def test_nan_probability_of_the_draft(one):
 
 @pytest.mark.parametrize("v", [0.0, 0.5, ALMOST_ONE])
 def test_the_ends_of_the_unit_interval(one, v):
-    """u = 0 accepts what p allows; u = 1 - 2^-53 accepts where p >= q; v never picks an id without mass."""
+    """u = 0 accepts every draft with p > 0. u = 1 - 2^-53 accepts where p >= q. No v draws an id without mass."""
     assert one(p=(0.5, 0.5, 0.0), d=1, u=0.0, v=v)[1] == 1
     assert (
         one(p=(0.5, 0.5, 0.0), q=(0.3, 0.5, 0.2), d=1, u=ALMOST_ONE, v=v, target_kind="probs", draft_kind="probs")[1]
@@ -194,7 +193,7 @@ def test_the_ends_of_the_unit_interval(one, v):
 
 
 def test_logprob_of_an_impossible_token(backend):
-    """A draft with p = 0 is never emitted; every emitted token of a valid row has a finite logprob."""
+    """A draft with p = 0 is never emitted. Every emitted token of a valid row has a finite logprob."""
     args = cases.chain(13, backends.scale(300, backend), 3, 15, kinds=["zeros", "disjoint", "onehot"], filtered=True)
     out = backends.run("verify_chain", backend, **args)
     emitted = out.tokens >= 0
@@ -213,7 +212,8 @@ def test_pads_and_counts(backend):
 
 
 def test_every_request_bad_in_its_own_way(backend):
-    """A call full of damage, dense, with stats computed and handed over: reference agreement, tokens inside [0, V)."""
+    """A dense call in which every request is invalid in its own way, with computed and with given stats. It agrees with
+    the reference, and tokens lie in [0, V)."""
     B = backends.scale(256, backend, least=48)
     args = cases.chain(15, B, 3, 19, filtered=True)
     bad = cases.bad_rows(19)

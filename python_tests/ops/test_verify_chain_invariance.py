@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request's tokens depend on its own logits, parameters, seed and offset: bit for bit, whatever runs beside it."""
+"""A request's tokens depend, bit for bit, only on its own logits, parameters, seed and offset, not on its batch."""
 
 import os
 
@@ -12,7 +12,7 @@ import specdec_kernels as sk
 
 
 def seeded(B=64, G=4, V=3001, **more):
-    """V of three chunks, so that a sum whose shape depends on the team shows."""
+    """V has three chunks, so that a sum whose order depends on the number of threads would show."""
     args = cases.chain(41, B, G, V, filtered=True, dtype=torch.bfloat16, kinds=["near", "identical"], **more)
     args.pop("uniforms")
     return args | {"seed": torch.arange(B) * 7919 + 5, "offset": torch.arange(B) % 3 + 2**33}
@@ -39,12 +39,11 @@ def test_alone_and_in_any_order(backend):
         assert_equal(verify(**of(args, slice(b, b + 1))), [x[b : b + 1] for x in whole[:4]])
 
 
-# The launches are shaped by the number of chunks in all: these are less than 2^14 of them, less than 2^16, and more.
+# The grid depends on the total number of chunks: below 2^14, below 2^16, and more.
 @pytest.mark.parametrize("copies", [2, 60, pytest.param(230, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("filtered", [False, True])
 def test_among_many(op_backend, copies, filtered):
-    """A request once, and many times in one call: a grid that is chosen by the size of the batch gives the same
-    bits."""
+    """A request once, and many times in one call. The grid depends on the batch size; the bits must not."""
     if op_backend == "triton-interpret":
         copies = min(copies, 20)
     verify = backends.call("verify_chain", op_backend)
@@ -91,8 +90,7 @@ def test_ragged_and_padded(backend):
 
 
 def test_layout_of_the_rows(backend):
-    """Row strides that are no multiple of a vector, a first row at any alignment, other orders, rows used many times
-    over."""
+    """Row strides that are not multiples of a vector, any alignment of the first row, other orders, and shared rows."""
     args = seeded(B=16) if backend != "triton-interpret" else seeded(B=6, G=2)
     verify = backends.call("verify_chain", backend)
     want = verify(**args)
@@ -123,7 +121,8 @@ def test_arguments_are_left_alone(op_backend):
 
 
 def in_every_order(calls):
-    """[(op, arguments)] under each order of a block's threads and of the blocks: a list of all results for each."""
+    """Run [(op, arguments)] under each order of a block's threads and of the blocks. Return a list of results for
+    each."""
     from tools.cuda_on_cpu import control
     from tools.cuda_on_cpu.build import load
 
@@ -139,7 +138,7 @@ def in_every_order(calls):
 
 @pytest.mark.parametrize("filtered", [False, True])
 def test_order_of_threads_and_blocks(filtered):
-    """Whichever thread of a block runs first, and whichever block of a launch: the same bits."""
+    """The same bits whichever thread of a block and whichever block of a launch runs first."""
     where = next((name for name in backends.NAMES if name.startswith("cuda-on-cpu")), None)
     if where is None:
         pytest.skip("cuda-on-cpu was not asked for")
@@ -171,7 +170,7 @@ FEW = 64 if tiers.TIER == "all" else 24
 
 
 def of_this_process(threads=1):
-    """The instruction set, and what the call gives."""
+    """Return the instruction set of this process, and the call's result."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -189,7 +188,7 @@ def test_number_of_threads():
 @pytest.mark.parametrize("isa", ["base", "avx2", "avx512"])
 @pytest.mark.slow
 def test_every_instruction_set(isa):
-    """Sums of another shape may move a token inside the band, nowhere else."""
+    """Instruction sets sum in different orders, which may change tokens inside the band only."""
     if isa not in backends.ISAS:
         pytest.skip(f"this CPU has no {isa}")
     name, (tokens, *_) = backends.there(f"cpu-{isa}", of_this_process)

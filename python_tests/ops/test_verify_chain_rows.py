@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_chain of rows that lie in a store: target_row and draft_row say where, and the answers are those of the same
-rows side by side, bit for bit."""
+"""verify_chain with row indices: target_row and draft_row point into a store of rows. The results equal, bit for bit,
+those of the same rows side by side."""
 
 import functools
 
@@ -14,7 +14,7 @@ from specdec_kernels import example_calls
 from specdec_kernels.example_calls.verify_chain import stored
 from specdec_kernels.registry import CHAIN_METHODS, RULES
 
-NOWHERE = (-2, 2**40, 2**63 - 1, -(2**63))  # of every store
+NOWHERE = (-2, 2**40, 2**63 - 1, -(2**63))  # rows in every store
 SIDES = ("target", "draft")
 
 
@@ -27,7 +27,7 @@ def assert_same(got, want, what=""):
 
 
 def put_away(args, side, rng, by_slot, dtype):
-    """The call with one side's rows (and their stats) kept in a store in another order, among rows of NaN."""
+    """Return the call with one side's rows (and their stats) in a store, in another order, among rows of NaN."""
     rows, stats = args.get(f"{side}_logits"), args.get(f"{side}_stats")
     if rows is None:
         return args
@@ -37,7 +37,7 @@ def put_away(args, side, rng, by_slot, dtype):
     place = torch.randperm(S * K, generator=rng)[:n]
 
     def kept(t, pad):
-        """[S, K, V] whose slots are further apart than its requests are."""
+        """Return [S, K, V] with slots that lie further apart than their size."""
         wide = torch.full((K, S, t.shape[-1] + pad), torch.nan, dtype=t.dtype)
         store = wide.transpose(0, 1)[..., : t.shape[-1]]
         store[place // K, place % K] = t.reshape(n, t.shape[-1])
@@ -54,13 +54,14 @@ def everywhere(args, rng, i):
 
 
 def plain_calls(**inputs):
-    """The example calls whose rows lie in order: dense and ragged, with stats, filters, bonus tokens, every rule."""
+    """Return the example calls without row indices: dense and ragged, with stats, filters, bonus tokens, every rule."""
     calls = [
         call._replace(arguments=flat.flattened("verify_chain", call.arguments))
         for call in example_calls.calls("verify_chain", **inputs)
     ]
     calls = [call for call in calls if not {"target_row", "draft_row"} & {*call.arguments}]
-    greedy = torch.arange(4).repeat_interleave(6) % 2  # by its stats alone: the draft's, not given, are not needed
+    # greedy by the target's stats only: the draft's stats are neither given nor needed
+    greedy = torch.arange(4).repeat_interleave(6) % 2
     stats = sk.row_stats(sk.Rows(calls[0].arguments["target_logits"].flatten(0, 1), temperature=greedy.float()))
     return [*calls, example_calls.Call("some greedy", calls[1].arguments | {"target_stats": stats.view(4, 6, 4)})]
 
@@ -73,7 +74,7 @@ def check_elsewhere(verify, calls, numbered=None):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_as_side_by_side(backend, dtype):
-    """NaN rows that nobody points to change nothing. V of two chunks where kernels are not interpreted."""
+    """NaN rows that no index names change nothing. Where kernels are not interpreted, V has two chunks."""
     inputs = {"V": 77} if backend == "triton-interpret" else {"V": 1500}
     calls = plain_calls(dtype=dtype, **inputs)
     assert len(calls) > 25
@@ -82,7 +83,7 @@ def test_as_side_by_side(backend, dtype):
 
 
 def gathered(wrong):
-    """verify_chain with rows gathered by a function that may be wrong."""
+    """Return verify_chain with its rows gathered by a function that may be wrong."""
 
     def verify(**args):
         for side in SIDES:
@@ -118,7 +119,7 @@ def test_the_check_can_fail():
 
 
 def test_positions_may_share_a_row(backend):
-    """Each under its own request's parameters."""
+    """Positions share rows, each with its own request's parameters."""
     rng = torch.Generator().manual_seed(6)
     B, G, V = 6, 3, 50
     rows = torch.randn(2, V, generator=rng)
@@ -140,7 +141,7 @@ def test_positions_may_share_a_row(backend):
 
 
 def mixed(B, G, V, seed, extra=0, Vq=None):
-    """Some drafts are one-hot, and some have a number of no row, as some targets do."""
+    """Some drafts are one-hot, and some drafts and targets have an index out of range."""
     rng = torch.Generator().manual_seed(seed)
     N = 3 * G
     target, noise = torch.randn(N, V, generator=rng) * 2, torch.randn(N, Vq or V, generator=rng) / 2
@@ -166,7 +167,7 @@ ALPHA = {"relaxed": (3.0, 0.5), "opt_log": (0.8, 0), "chow_log": (1.5, 0), "loss
 
 
 def every_rule(method, each):
-    """So many requests by each rule of a method."""
+    """Return this many requests for each rule of a method."""
     rules = CHAIN_METHODS[method].rules
     alpha = torch.tensor([ALPHA.get(rule, (0.5, 0.5)) for rule in rules]).repeat(each, 1)
     codes = torch.tensor([RULES[rule].code for rule in rules]).repeat(each)
@@ -176,7 +177,8 @@ def every_rule(method, each):
 @pytest.mark.slow_in_triton
 @pytest.mark.parametrize("method", CHAIN_METHODS)
 def test_mixed_drafts_as_the_reference(backend, method):
-    """By every rule, with and without the draft's row behind the last draft, where a number may be wrong too."""
+    """Under every rule, with and without the draft's row for the bonus position, whose index may also be out of
+    range."""
     B, by = every_rule(method, backends.scale(40, backend, least=4))
     for seed, extra in ((0, 0), (1, 1)):
         args = mixed(B, 3, 12, seed, extra, Vq=14 if extra else None) | by
@@ -191,7 +193,7 @@ def test_mixed_drafts_as_the_reference(backend, method):
 @pytest.mark.slow_in_triton
 @pytest.mark.parametrize("method", CHAIN_METHODS)
 def test_minus_one_is_no_row_at_all(backend, method):
-    """In every position: as a call without draft_logits, bit for bit. The store is of NaN, or empty."""
+    """-1 at every position equals, bit for bit, a call without draft_logits. The store holds NaN, or is empty."""
     B, by = every_rule(method, 1)
     args = mixed(B, 3, 12, 2, extra=1)
     row, rows = args.pop("draft_row"), args.pop("draft_logits")
@@ -205,7 +207,7 @@ def test_minus_one_is_no_row_at_all(backend, method):
 @pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize("method", CHAIN_METHODS)
 def test_numbers_of_no_row(backend, method, ragged):
-    """They are told by status, and change no other request. A draft's: as if the draft ended there, flagged."""
+    """An index out of range sets a status bit and changes no other request. The draft ends there."""
     B, G, V = 30, 3, 20
     args = mixed(B, G, V, 3) | {"method": method}
     args["uniforms"][:, :G] /= 3
@@ -250,8 +252,8 @@ def test_numbers_of_no_row(backend, method, ragged):
 
 
 def far_apart(rows, drafts, u):
-    """Answers from a store whose last row begins more than 2^31 elements behind its first, and from one that has more
-    than 2^31 rows, all of them one; and the same rows side by side."""
+    """Return the results from a store whose last row starts more than 2^31 elements after its first, from one with more
+    than 2^31 rows that share memory, and from the same rows side by side."""
     S, K, V = rows.shape
     apart = 2**31 + 12_345
     far = torch.empty(apart * (S - 1) + K * V, dtype=rows.dtype, device=rows.device).as_strided(
@@ -272,7 +274,7 @@ def far_apart(rows, drafts, u):
 
 @pytest.mark.slow
 def test_numbers_and_offsets_past_2_31(op_backend):
-    """In memory that is reserved but mostly never touched."""
+    """The memory is reserved, but most of it is never touched."""
     rng = torch.Generator().manual_seed(3)
     rows = torch.randn(2, 2, 1500, generator=rng).bfloat16()
     drafts, u = torch.tensor([[7], [9]]), torch.rand(2, 2, generator=rng, dtype=torch.float64)
@@ -336,7 +338,7 @@ def test_errors(other, error, message):
 
 @pytest.mark.parametrize("side", SIDES)
 def test_values_are_no_errors_on_the_cpu_either(side):
-    """As on a device, so that a program behaves alike on both."""
+    """Invalid values set status on the CPU as on a device, so that programs behave alike on both."""
     call = flat.flattened("verify_chain", dict(stored(example_calls.Inputs(V=11), _step()))["rows by number"])
     out = flat.call(sk.verify_chain, **call | {f"{side}_row": torch.full_like(call[f"{side}_row"], 40)})
     assert (out.status == {"target": 1, "draft": 4}[side]).all() and (out.num_accepted == 0).all()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad arguments, torch's own checks, memory, and offsets past 2^31."""
+"""Wrong arguments, torch's own checks, memory use, and offsets beyond 2^31."""
 
 import os
 import re
@@ -39,7 +39,7 @@ def ragged():
 
 
 I64 = torch.int64
-OF_VALUES = (ValueError,)  # in tensors, which a device cannot look at
+OF_VALUES = (ValueError,)  # in tensors, which a device does not check
 BAD = [  # base, change, exception, message
     (
         good,
@@ -195,7 +195,7 @@ BAD = [  # base, change, exception, message
 ]
 
 
-# a forgotten row after the last draft, or one beside the tokens that take its place
+# hints of errors about the row after the last draft: it is missing, or bonus tokens replace it
 FORGOTTEN, INSTEAD = "one after the last draft", r"\(bonus_tokens take the place of the row after the last draft\)"
 REFUSED = (ValueError, RuntimeError)
 BONUS = torch.zeros(4, dtype=I64)
@@ -224,8 +224,7 @@ def test_bad_arguments(op_backend, base, change, error, message):
             isinstance(caught, error) and re.search(message, str(caught)) and str(caught).startswith("verify_chain: ")
         )
         return
-    # Senseless values inside tensors raise where the host can read them; a device cannot raise without being waited
-    # for.
+    # Invalid values inside tensors raise where the host can read them. On a device that would need synchronisation.
     assert error is OF_VALUES and op_backend != "cpu", "nothing was raised"
     assert ((out.tokens >= -1) & (out.tokens < V)).all() and (out.tokens[:, 0] >= 0).all()
     want = verify(**base())
@@ -260,7 +259,7 @@ def compiled_step(*args):
 @pytest.mark.one_backend
 @pytest.mark.slow
 def test_a_step_compiles_whole(op_backend):
-    """Draft and verification in one fullgraph, stats handed over."""
+    """A draft step and verification in one fullgraph, with given stats."""
     a = good()
     compiled, eager = backends.there(
         op_backend, compiled_step, a["target_logits"][:, :2], a["draft_logits"][:, 0], torch.arange(B)
@@ -271,7 +270,7 @@ def test_a_step_compiles_whole(op_backend):
 
 # ---- memory and size ------------------------------------------------------------------------------------------------
 
-# The address space that the process may use ends half a megabyte from where it is, with every hole in its heap filled.
+# The process may use half a megabyte more address space than it has, and every hole in its heap is filled.
 MEMORY = """
 import ctypes
 import resource
@@ -313,7 +312,7 @@ print("verified", "full" if malloc(4 * V) is None else "not full")
 ])  # fmt: skip
 @pytest.mark.slow
 def test_no_row_is_copied(target, draft):
-    """At B=64, G=5, V=151,936, in half a megabyte: one float32 row would be 608 kB, one row per request 39 MB."""
+    """B=64, G=5 and V=151,936 with half a megabyte: one float32 row would be 608 kB, one row per request 39 MB."""
     code = MEMORY.format(target=target, draft=draft)
     env = os.environ | {"PYTHONPATH": PYTHONPATH}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=180)
@@ -322,7 +321,7 @@ def test_no_row_is_copied(target, draft):
 
 
 def far_apart(rows, drafts, u, layout):
-    """What the ops say of rows that lie side by side, and of the same rows more than 2^31 elements apart."""
+    """Return the ops' results for rows side by side, and for the same rows more than 2^31 elements apart."""
     far, width = 2**31 + 12_345, rows.shape[-1]
     storage = torch.empty(far + 4 * width, dtype=rows.dtype, device=rows.device)
     view = storage.as_strided(rows.shape, (far, width, 1) if layout == "request stride" else (2 * width, far, 1))
@@ -343,7 +342,7 @@ def far_apart(rows, drafts, u, layout):
 @pytest.mark.parametrize("layout", ["request stride", "row stride"])
 @pytest.mark.slow
 def test_offsets_past_2_31(op_backend, layout):
-    """In memory that is reserved but mostly never touched."""
+    """The memory is reserved, but most of it is never touched."""
     rng = torch.Generator().manual_seed(3)
     rows = torch.randn(2, 2, 1500, generator=rng).bfloat16()
     drafts, u = torch.tensor([[7], [9]]), torch.rand(2, 2, generator=rng, dtype=torch.float64)
@@ -354,7 +353,7 @@ def test_offsets_past_2_31(op_backend, layout):
 
 @pytest.mark.parametrize("ragged", [False, True])
 def test_a_draft_row_at_the_bonus_position_is_not_read(backend, ragged):
-    """Some rules need q there; the exact rule takes the same tensors and gives the same tokens."""
+    """Some rules need q at the bonus position. The exact rule accepts the same tensors and gives the same tokens."""
     verify = backends.call("verify_chain", backend)
     B, G, V = 4, 2, 5
     generator = torch.Generator().manual_seed(0)
@@ -381,7 +380,7 @@ def test_a_draft_row_at_the_bonus_position_is_not_read(backend, ragged):
 
 @pytest.mark.parametrize("ragged", [False, True])
 def test_a_column_of_bonus_tokens(backend, ragged):
-    """As samplers return them."""
+    """bonus_tokens of shape [B, 1], as samplers return them."""
     G, bonus = 2, torch.tensor([3, 4])
     z, ids = torch.zeros(2, G, 5).index_fill_(2, torch.tensor([1]), 9.0), torch.ones(2, G, dtype=torch.int64)
     args = {"target_logits": z, "draft_tokens": ids, "temperature": 0}

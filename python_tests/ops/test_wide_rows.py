@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows and temperatures at the ends of float32: every law that a row can have is the float64 one, wherever it is made
-and used."""
+"""Rows and temperatures at the ends of float32's range give the float64 distribution in every op."""
 
 import math
 
@@ -18,8 +17,8 @@ TEMPERATURES = [1.2e-38, 1e-20, 0.01, 1.0, 100.0, 1e30, 1e37, 1e38, FLT_MAX]
 
 
 def wide_rows(V=1100):
-    """Rows whose logits span more than float32 holds: the ends in one chunk and in different ones, few and many, with
-    -inf beside them."""
+    """Return rows whose logits span more than float32's range. Their ends lie in one chunk or in different ones, few or
+    many of them, also with -inf."""
     rng = np.random.default_rng(7)
     rows = np.zeros((6, V))
     rows[0, 3], rows[0, 4] = 3e38, -3e38
@@ -42,8 +41,8 @@ FILTERS = [
 
 
 def some(backend, values, T):
-    """All of them, or where kernels are simulated two, another two at each temperature, and in the interpreter one at
-    some of them."""
+    """Return all rows. Simulated kernels get two, different ones at each temperature; the interpreter one, at some
+    temperatures."""
     turn = TEMPERATURES.index(T)
     if backend in rule_cases.SLOW and backend != "reference":
         if turn % 3:
@@ -65,7 +64,7 @@ def test_stats(backend, T):
 
 
 def drafts_of(z, T):
-    """A draft id for each row: where p of it is neither 0 nor 1, if there is one, else the argmax or its opposite."""
+    """Return a draft id for each row: one with 0 < p < 1 if there is any, else the argmax or its opposite."""
     p = reference.row_stats(Rows(z, temperature=T))
     x = torch.where(z.double() >= p[:, 1:2], ((z.double() - p[:, 3:]) * p[:, :1] - p[:, 2:3]).exp(), 0.0)
     middling = (x - 0.3).abs().argmin(-1)
@@ -74,7 +73,8 @@ def drafts_of(z, T):
 
 @pytest.mark.parametrize("T", TEMPERATURES)
 def test_samples_and_steps(backend, T):
-    """Drawn from and verified against, on either side, by the plain rule and by those that sum what others do not."""
+    """Samples, and steps with the rows on either side, under the exact rule and under rules that sum other
+    quantities."""
     z = wide_rows()
     n, V = z.shape
     u = torch.tensor([[0.05, 0.3, 0.93]], dtype=torch.float64).expand(n, 3)
@@ -109,8 +109,7 @@ def test_samples_and_steps(backend, T):
 
 @pytest.mark.parametrize("at", [0, 1])
 def test_what_lies_far_below_weighs_nothing(backend, at):
-    """u = 0 draws the first id that has mass: one whose p is 0 even in float64 has none, whatever the instruction
-    set."""
+    """u = 0 draws the first id with mass. An id whose p is 0 even in float64 has none, on every instruction set."""
     z = torch.full((1, 40), -3e38)
     z[0, 20 + at] = 3e38
     for T in (1e-3, 1.0, 1e30):
@@ -145,7 +144,7 @@ ZEROS = [[-0.0, 0.0], [0.0, -0.0], [-0.0, -0.0], [-0.0, 0.0, -1.0], [-1.0, -0.0,
     ],
 )
 def test_both_zeros_are_one_logit(backend, params, V):
-    """They stand as +0 in a law, as its cutoff and as its maximum, in whichever order they come: the same bits
+    """-0 counts as +0 in a distribution, as its cutoff and as its maximum, in any order, with the same bits
     everywhere."""
     rng = np.random.default_rng(V)
     rows = [np.resize(zeros, V) for zeros in ZEROS] + [rng.choice([-0.0, 0.0], V), rng.choice([-0.0, 0.0, -3.0], V)]
@@ -163,8 +162,8 @@ def test_both_zeros_are_one_logit(backend, params, V):
     "T, greedy", [(0.0, True), (1e-45, True), (1e-38, True), (1.17e-38, True), (FLT_MIN, False), (1.18e-38, False)]
 )
 def test_subnormal_temperatures_are_greedy(backend, T, greedy):
-    """As a number or among others, in every op that takes one; the smallest normal one is not, and has a finite
-    scale."""
+    """Subnormal temperatures count as greedy, as a number or among others, in every op. The smallest normal one has a
+    finite scale."""
     z = torch.tensor([[1.0, 3.0, 3.0, 2.0]])
     u = torch.tensor([[0.0, 0.9]], dtype=torch.float64)
     for t in (T, torch.tensor([T])):
@@ -184,7 +183,7 @@ def test_subnormal_temperatures_are_greedy(backend, T, greedy):
                            z.expand(1, 2, 4), method="recursive", temperature=t,
                            uniforms=torch.tensor([[0.0, 0.0, 0.9]], dtype=torch.float64))  # fmt: skip
         assert out.tokens.tolist() == ([[1, -1]] if greedy else [[2, 2]])
-    if greedy and backend != "reference":  # and so need no randomness
+    if greedy and backend != "reference":  # and therefore need no random numbers
         assert backends.run("sample", backend, z, temperature=T).tokens.tolist() == [[1]]
         assert backends.run(
             "verify_chain", backend, z.expand(1, 2, 4), torch.tensor([[1]]), None, temperature=T

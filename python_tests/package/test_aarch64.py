@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU ops cross-compiled for aarch64: under qemu's user mode the core computes the bits of x86-64 at its base
+"""The CPU ops cross-compiled for aarch64. Under qemu's user mode their core computes the same bits as x86-64's base
 instruction set, and a wheel can be built. No torch for aarch64 is needed."""
 
 import os
@@ -23,7 +23,8 @@ SOURCES = [
     *(p for p in sorted((ROOT / "csrc/cpu").glob("*.cpp")) if p.stem not in ("shards", "pick_isa")),
 ]
 FUSED = "-ffp-contract=fast"
-# Files whose results show it. In the others products are exact, or only choose where a search begins.
+# Files in which a fused multiply-add changes results. In the others products are exact, or only choose where a search
+# begins.
 FUSIBLE = [
     "simd_kernels",
     *(pytest.param(x, marks=pytest.mark.thorough) for x in ("row_stats", "row_measures", "penalties")),
@@ -38,7 +39,7 @@ needs_qemu = pytest.mark.skipif(shutil.which(QEMU) is None, reason=f"no {QEMU} (
 
 
 def compiled(compiler, machine, source, folder, *flags):
-    """The object file of a source, compiled as the build does it for a machine, at its base instruction set."""
+    """Compile a source as the build does for a machine, at its base instruction set. Return the object file."""
     isa = ["-DSPECDEC_ISA=base", "-Wno-maybe-uninitialized", "-Wno-uninitialized"]
     chosen = [*isa, *isas(machine)["base"].split()] if source.stem == "simd_kernels" else ROUNDED.split()
     folders = [f"-I{ROOT / 'csrc'}", "-isystem", TESTS / "gates" / "no_torch"]
@@ -84,7 +85,7 @@ def test_the_core_computes_the_same_bits(program, objects, tmp_path):
     expected = printed(program)
     assert not different(expected, on_qemu(linked(CROSS, objects.values(), tmp_path / "core_bits")))[:5]
 
-    # The lines show acceptances and rejections, draws, and residuals with mass and without.
+    # The lines show acceptances and rejections, draws, and residuals with and without mass.
     found = {}
     for line in expected:
         name, values = line.split(": ")
@@ -101,7 +102,7 @@ def test_the_core_computes_the_same_bits(program, objects, tmp_path):
 @needs_qemu
 @pytest.mark.parametrize("stem", FUSIBLE)
 def test_a_fused_multiply_add_is_found(program, objects, tmp_path, stem):
-    """One file alone is compiled without the flag that keeps a * b + c two operations."""
+    """Compiles one file without the flag that keeps a * b + c two operations; results must then differ."""
     [source] = (path for path in SOURCES if path.stem == stem)
     fused = compiled(CROSS, "aarch64", source, tmp_path, FUSED)
     mutant = linked(CROSS, [*(path for key, path in objects.items() if key != source), fused], tmp_path / "mutant")

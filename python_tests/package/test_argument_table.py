@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every copy of an op's arguments is what their table says, specdec_kernels/arguments.py."""
+"""Every copy of an op's arguments agrees with their table in specdec_kernels/arguments.py."""
 
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ from tools.docs import ops_page
 
 @pytest.fixture
 def change(monkeypatch):
-    """Puts other rows in an op's place of the table."""
+    """Return a function that replaces an op's rows of the table until the test ends."""
 
     def put(op, rows):
         monkeypatch.setitem(TABLE, op, tuple(rows))
@@ -60,7 +60,7 @@ def test_results_that_are_made_otherwise_are_found(monkeypatch):
         assert what.endswith(f"in the table {said.removeprefix('stats ')}")
 
 
-NOT_YET: dict[tuple[str, str], list[str]] = {}  # (op, "triton" or "reference"): arguments that it does not take
+NOT_YET: dict[tuple[str, str], list[str]] = {}  # (op, "triton" or "reference"): arguments not supported there yet
 
 
 NEW = Argument("throw_away", "float32", "N | 1", "row", True, "throw_away")
@@ -79,7 +79,7 @@ def test_a_row_without_its_copies_names_each_missing_place(change):
 
 
 def test_what_runs_everywhere_is_given_by_calls(change, monkeypatch):
-    """Once all take an argument, all that walks over calls is to give it."""
+    """Once Triton and the reference take a new argument, the example calls and the hostile calls must give it too."""
     change("row_stats", (*TABLE["row_stats"], NEW))
     monkeypatch.setattr(argument_copies, "triton_takes", lambda op: [x.name for x in arguments.taken(op)])
     monkeypatch.setattr(argument_copies, "reference_takes", lambda op: [*argument_copies.roots(op)])
@@ -164,7 +164,7 @@ def test_another_order_is_found(change):
 
 
 def test_a_fake_takes_arguments_by_name(monkeypatch):
-    """Those it asks for, wherever they stand, and without values: on meta tensors."""
+    """A fake receives the arguments that it names, in any order. The values here are the arguments' own names."""
     known = {}
     monkeypatch.setattr("specdec_kernels.ops._fake._are_known", lambda given: False)
     monkeypatch.setattr(torch.library, "register_fake", lambda name: lambda function: known.update({name: function}))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choice between cpu, cuda and triton, with machines made up: which GPUs, driver, torch and binary there are."""
+"""The choice between cpu, cuda and triton on simulated machines, with different GPUs, drivers, torch and binaries."""
 
 import ctypes
 import os
@@ -18,17 +18,17 @@ PAGE = ROOT / "docs/gpus.md"
 
 COVERED = [  # (built for, runs on, why)
     ("8.0", (8, 0), True),
-    ("8.0", (8, 6), True),  # a newer minor of the same major
+    ("8.0", (8, 6), True),  # a newer minor version of the same major
     ("8.6", (8, 0), False),  # but no older one
     ("8.0", (9, 0), False),  # and no other major
-    ("8.0+PTX", (9, 0), True),  # PTX is compiled for whatever comes later
+    ("8.0+PTX", (9, 0), True),  # PTX is compiled for later GPUs
     ("8.0+PTX", (7, 5), False),
     ("12.0+PTX", (12, 1), True),
     ("12.0+PTX", (10, 0), False),
     ("9.0a", (9, 0), True),
-    ("9.0a", (9, 1), False),  # an `a` is for one architecture
+    ("9.0a", (9, 1), False),  # an `a` architecture runs on that one only
     ("9.0a+PTX", (10, 0), False),
-    ("10.0f", (10, 3), True),  # an `f` for its family
+    ("10.0f", (10, 3), True),  # an `f` architecture runs on its family
     ("10.0f", (12, 0), False),
     ("8.0", (8, 7), False),  # Tegra runs its own machine code only
     ("8.7", (8, 9), False),
@@ -38,7 +38,7 @@ COVERED = [  # (built for, runs on, why)
 
 
 def test_a_package_without_ops_says_what_it_is(tmp_path, monkeypatch):
-    """A source folder alone, and one that hides the package that was installed."""
+    """A source folder without a build, also when it hides the installed package."""
     source, site = tmp_path / "clone" / "specdec_kernels", tmp_path / "site" / "specdec_kernels"
     site.mkdir(parents=True)
     monkeypatch.setattr(backends, "_PACKAGE", source)
@@ -61,7 +61,7 @@ def test_covers(arch, capability, expected):
 
 
 def test_the_page_says_what_each_gpu_runs():
-    """The table of docs/gpus.md, against the architectures that are built by default."""
+    """The table of docs/gpus.md agrees with the architectures that are built by default."""
     built = dict(re.findall(r'^(DEFAULT_ARCHS) = "(.*)"', (ROOT / "build_tools/nvcc.py").read_text(), re.M))
     archs = built["DEFAULT_ARCHS"].split(";")
     rows = re.findall(r"^\| ([\d., (sm_)]+) \| .* \| (machine code of ([\d.]+)|Triton: .*) \|$", PAGE.read_text(), re.M)
@@ -78,7 +78,7 @@ def test_the_page_says_what_each_gpu_runs():
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """machine(...) makes this one look like another."""
+    """Return machine(...), which makes this machine look like another."""
 
     def pretend(
         gpus=(),
@@ -128,20 +128,20 @@ H100, A10, T4, AMD = (9, 0), (8, 6), (7, 5), dict(cuda=None, hip="7.0", gpus=Non
         (dict(gpus=[H100]), "cuda", ["cpu", "cuda", "triton"]),
         (dict(gpus=[H100, A10]), "cuda", ["cpu", "cuda", "triton"]),
         (dict(gpus=[H100, T4]), "triton", ["cpu", "triton"]),  # one GPU that the binary does not cover is enough
-        (dict(gpus=[T4], triton=False), "cuda", ["cpu"]),  # its launches then say what is wrong
+        (dict(gpus=[T4], triton=False), "cuda", ["cpu"]),  # then launches report the error
         (dict(gpus=[H100], driver=(12, 8)), "triton", ["cpu", "triton"]),  # the binary needs a newer driver
         (dict(gpus=[H100], driver=(12, 8), built="12.4 9.0"), "cuda", ["cpu", "cuda", "triton"]),
         (dict(gpus=[H100], built=None), "triton", ["cpu", "triton"]),
         (dict(gpus=[H100], built=None, triton=False), "cpu", ["cpu"]),
         (dict(gpus=[]), "cuda", ["cpu"]),  # registered, though nothing can run it
-        (dict(gpus=None), "cuda", ["cpu", "cuda", "triton"]),  # no management library: nothing speaks against it
+        (dict(gpus=None), "cuda", ["cpu", "cuda", "triton"]),  # no management library: nothing rules it out
         (dict(gpus=[H100], cuda=None), "cpu", ["cpu"]),  # torch for the CPU
         (AMD, "triton", ["cpu", "triton"]),
         (dict(gpus=[H100], asked="triton"), "triton", ["cpu", "cuda", "triton"]),
         (dict(gpus=[H100], asked="cpu"), "cpu", ["cpu", "cuda", "triton"]),
         (dict(gpus=[T4], asked="cuda"), "cuda", ["cpu", "triton"]),
         (dict(cuda=None, asked="triton", interpret=True), "triton", ["cpu", "triton"]),
-        (dict(cuda=None, interpret=True), "cpu", ["cpu", "triton"]),  # the interpreter is never chosen unasked
+        (dict(cuda=None, interpret=True), "cpu", ["cpu", "triton"]),  # the interpreter is only chosen on request
     ],
     ids=str,
 )
@@ -275,7 +275,7 @@ def test_no_nvml(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", only())
     assert nvml.gpus() == nvml.Gpus((0, 0), [])
     monkeypatch.setattr(nvml, "_library", {"libcuda.so.1": object()}.get)
-    assert nvml.gpus() is None  # a driver that nothing can be asked of
+    assert nvml.gpus() is None  # a driver that answers no query
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ for N, V in (1, 50), (2, 50), (1, 1 << 17), (40, 1 << 15):
 
 
 def test_an_instruction_set_that_is_not_there():
-    """An error keeps its text, also where the first row is read in a thread of torch's."""
+    """The error keeps its text, also if the first row is read in a thread of torch's."""
     env = os.environ | {"SPECDEC_ISA": "sse9", "SPECDEC_BACKEND": "cpu", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", REFUSED], env=env, capture_output=True, text=True, check=True)
     wanted = "specdec: SPECDEC_ISA must name an instruction set of this CPU (base, avx2, avx512), got sse9"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench.devices sees what a GPU would refuse or wait for, and nothing else."""
+"""bench.devices finds exactly what a GPU would refuse or wait for."""
 
 import re
 
@@ -16,7 +16,7 @@ from specdec_kernels import decode  # noqa: E402
 
 @pytest.fixture(params=[False, True], ids=["", "inference"])
 def seen(request):
-    """Under inference mode calls reach the dispatcher in other pieces."""
+    """Under inference mode, calls reach the dispatcher as other ops."""
     with devices.watch() as seen, torch.inference_mode(request.param):
         yield seen
 
@@ -136,7 +136,7 @@ def test_the_cpu_alone_is_left_in_peace(seen):
 
 
 def test_the_place_is_the_packages():
-    """A synchronisation that the package does on our behalf is found in it."""
+    """A synchronisation on the package's behalf is attributed to its line in the package."""
     from specdec_kernels.decode.transfers import Readback
 
     with devices.watch() as seen:
@@ -145,7 +145,7 @@ def test_the_place_is_the_packages():
 
 
 def test_memory_that_is_used_again_is_not_mistaken():
-    """Thousands of tensors come and go, so that their addresses serve the CPU's tensors too."""
+    """Thousands of tensors are made and freed, so that their addresses are reused by CPU tensors."""
     with devices.watch() as seen:
         for _ in range(12_000):
             on_gpu(3)
@@ -153,7 +153,7 @@ def test_memory_that_is_used_again_is_not_mistaken():
 
 
 def test_the_decode_loop_on_a_gpu(capsys):
-    """The step of bench/gpu_check.sh, every line of it; no number means anything."""
+    """Every line of the step of bench/gpu_check.sh runs. Its numbers mean nothing."""
     with devices.watch(), pytest.raises(SystemExit) as done:
         decode_loop.main()
     printed = capsys.readouterr().out
@@ -162,7 +162,7 @@ def test_the_decode_loop_on_a_gpu(capsys):
 
 
 def test_the_decode_loop_can_fail(monkeypatch, capsys):
-    """A value that is read on the way, and accepted keys that stay where they were scored."""
+    """Finds a value that is read during the step, and accepted keys that are not moved to their place."""
     honest = decode.PromptLookupDrafter.propose
 
     def propose(self, batch):

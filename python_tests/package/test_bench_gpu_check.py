@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/gpu_check.sh, rehearsed as docs/gpus.md has it typed, and what it does where something fails."""
+"""A rehearsal of bench/gpu_check.sh, typed as in docs/gpus.md, and its behaviour if steps fail."""
 
 import os
 import re
@@ -32,14 +32,14 @@ def gpu_check(outdir, *steps, **environment):
 
 
 def summary(outdir):
-    """[(step, what is said of it)], without the first line"""
+    """Return [(step, its result)] of the summary, without the first line."""
     lines = (outdir / "summary.txt").read_text().splitlines()
     assert lines[0] == f"commit {COMMIT} on no GPU"
     return [re.fullmatch(r"(\S+) +\d+s  (.*)", line).groups() for line in lines[1:]]
 
 
 def fake(tmp_path, fails):
-    """An interpreter that does nothing, and fails where its arguments hold a word."""
+    """Return a fake interpreter that does nothing, and fails if its arguments contain a word."""
     path = tmp_path / "python"
     path.write_text(FAKE.format(fails=fails))
     path.chmod(0o755)
@@ -47,7 +47,7 @@ def fake(tmp_path, fails):
 
 
 def listed():
-    """The steps of each call, as the script's first lines name them."""
+    """Return the steps of each call, from the list at the script's beginning."""
     text = SCRIPT.read_text()
     return {
         number: steps.split() for number, steps in re.findall(r"^#   (\d)  ([a-z -]+?)  +[\d:]+ minutes$", text, re.M)
@@ -61,7 +61,7 @@ def test_each_call_runs_its_steps_once(tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
         assert [step for step, _ in summary(out)] == [*steps, "total"]
         again = gpu_check(out, number, PYTHON=fake(tmp_path, "nothing"), TESTS="python_tests/ops/test_x.py")
-        skipped = ["tests-triton"] * (number == "3")  # which a rehearsal never passes
+        skipped = ["tests-triton"] * (number == "3")  # never passed in a rehearsal
         assert [step for step, _ in summary(out)[len(steps) + 1 :]] == ["environment", "build", *skipped, "total"]
         assert again.returncode == 0 and len(list(out.iterdir())) <= 8
     assert list(listed()) == list("1234")
@@ -146,7 +146,7 @@ def test_long_cpu():
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_tests_out_of_time_say_what_failed(tmp_path):
-    """A step that has 60 seconds in place of its own."""
+    """A step with a limit of 60 seconds instead of its own."""
     (tmp_path / "python_tests/ops").mkdir(parents=True)
     (tmp_path / "python_tests/ops/test_x.py").write_text(TESTS)
     script = SCRIPT.read_text().replace("[tests-ops]=165", "[tests-ops]=60")
@@ -162,7 +162,7 @@ def test_tests_out_of_time_say_what_failed(tmp_path):
 
 
 def typed():
-    """The rehearsal as docs/gpus.md has it: the variables before the script."""
+    """Return the rehearsal's command in docs/gpus.md: variables before the script."""
     line = re.search(r"^(.*)bench/gpu_check\.sh \S+ 1 +# and 2, 3, 4$", (ROOT / "docs/gpus.md").read_text(), re.M)
     return dict(each.split("=", 1) for each in line[1].split())
 
@@ -176,7 +176,7 @@ def test_the_page_has_every_call():
 @pytest.mark.slow
 @pytest.mark.parametrize("number", list("1234"))
 def test_rehearsal(number, tmp_path):
-    """Every step of every call passes where there is no GPU."""
+    """Every step of every call passes without a GPU."""
     done = gpu_check(tmp_path, number, **typed())
     assert done.returncode == 0, done.stdout + (tmp_path / "log.txt").read_text()[-5000:]
     said = summary(tmp_path)
@@ -207,7 +207,7 @@ def test_the_sanitizers_watch_every_example(monkeypatch, capsys):
 
 
 def kernels_of_few_calls():
-    """Those that are launched, and those that are compiled."""
+    """Return the kernels that are launched, and those that are compiled."""
     from tools.cuda_on_cpu.build import load
 
     module = load("fast")
@@ -225,7 +225,7 @@ def test_few_calls_run_every_kernel():
 
 
 def test_gpu_check_runs_every_file_with_a_test_on_backends(request):
-    """Those that this session collected, which is all of them where all tests run."""
+    """They are the files that this session collected; these are all if every test runs."""
     fixtures = on_backends.fixtures()
     items = [item for item in request.session.items if hasattr(item, "callspec")]
     seen = {

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of bench/gpu_check.sh that look at kernels, rehearsed where there is no GPU: every line runs, and no number
-means anything."""
+"""The kernel steps of bench/gpu_check.sh, rehearsed without a GPU: every line runs, and no number means anything."""
 
 import csv
 
@@ -13,7 +12,7 @@ pytest.importorskip("bench.run", reason="needs the source tree's bench")
 from bench import cold, counters, harness, kernel_times, main_cases, rehearsal, stress, verify_chain  # noqa: E402
 from specdec_kernels import registry  # noqa: E402
 
-KERNELS = {  # what the profiler calls them: what we do
+KERNELS = {  # the profiler's name: our name
     "void specdec::(anonymous namespace)::judge_rows<false>(specdec::(anonymous namespace)::Step)": "judge_rows<false>",
     "specdec::(anonymous namespace)::finish_requests(specdec::(anonymous namespace)::Step)": "finish_requests",
     "Memset (Device)": "Memset (Device)",
@@ -58,7 +57,7 @@ def test_kernel_times(small, tmp_path, capsys):
 
 
 def test_launches_that_overlap_count_once():
-    """The second of each call begins 3 us before the first ends; a memset goes before."""
+    """In each call the second launch begins 3 us before the first ends, and a memset comes first."""
     Event = kernel_times.Event
     call = lambda t: [Event("memset", t, t + 1), Event("first", t + 2, t + 10), Event("second", t + 7, t + 15)]
     events = [event for i in range(kernel_times.CALLS) for event in call(100 * i)]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks without their numbers: what would otherwise first run on a GPU, by the minute."""
+"""The benchmarks without their measurements: code that would otherwise first run on a GPU that is paid by the
+minute."""
 
 import csv
 import importlib
@@ -28,7 +29,7 @@ from bench.peers import eager, sglang, switched, triton  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Thousands of small calls: threads would wait for each other on a busy machine."""
+    """Use one thread for thousands of small calls: on a busy machine threads would wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -42,9 +43,9 @@ def step(**options):
 @pytest.mark.parametrize(
     ("options", "rows"),
     [
-        ({}, (10 + 2, 2)),  # target rows up to the stop; a draft row per rejection; the stop's target row again
-        ({"stats": False}, (10 + 9, 4)),  # and draft rows up to the stop; both of the stop's rows again
-        ({"top_k": 50}, (10 + 2, 2 + 10)),  # and each target row again to resolve the cutoff
+        ({}, (10 + 2, 2)),  # target rows up to the stop; one draft row per rejection; the target row at the stop again
+        ({"stats": False}, (10 + 9, 4)),  # draft rows up to the stop too; both rows at the stop again
+        ({"top_k": 50}, (10 + 2, 2 + 10)),  # and each target row again to find the cutoff
         ({"temperature": 0.0}, (10, 0)),
         ({"one_hot": True}, (10, 2)),  # a one-hot draft has no row
     ],
@@ -74,7 +75,7 @@ def test_eager_law_is_ours(filters):
 
 @pytest.mark.parametrize("draft_is", ["rows", "rows with stats", "one-hot"])
 def test_eager_step_emits_the_targets_law(draft_is):
-    """50,000 requests: a shift of 1% in a token's probability is 4.5 standard errors or more."""
+    """50,000 requests: a shift of 1% in a token's probability is at least 4.5 standard errors."""
     B, G, V = 50_000, 2, 8
     torch.manual_seed(7)
     target, draft = torch.randn(1, G + 1, V).expand(B, -1, -1), torch.randn(1, G, V).expand(B, -1, -1)
@@ -208,7 +209,7 @@ def blockwise_rejection_triton(
 
 
 def test_a_peer_from_a_folder(tmp_path, monkeypatch):
-    """Of a package whose own import would fail here."""
+    """The package's own import would fail here."""
     folder = tmp_path / "sglang" / "kernels" / "ops" / "speculative" / "dspark"
     folder.mkdir(parents=True)
     (tmp_path / "sglang" / "__init__.py").write_text("raise ImportError('too much')")
@@ -234,7 +235,7 @@ def test_a_peer_from_a_folder(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_gpu_run_from_end_to_end(tmp_path, monkeypatch, capsys):
-    """Small steps in place of the real ones; every line of the GPU path runs, on the CPU."""
+    """Small steps replace the real ones. Every line of the GPU path runs, on the CPU."""
     small = [step(temperature=0.7), step(temperature=0.0), step(top_k=5, top_p=0.9), step(stats=False)]
     monkeypatch.setattr(verify_chain, "steps", lambda device: small)
     table, markdown = tmp_path / "bench.csv", tmp_path / "bench.md"
@@ -248,7 +249,8 @@ def test_a_gpu_run_from_end_to_end(tmp_path, monkeypatch, capsys):
 
 
 def test_cases_that_compile_come_last_and_a_run_goes_on(tmp_path, monkeypatch, capsys):
-    """A run out of time says so by its status; called again it measures what is missing, once, of the same commit."""
+    """A run that ends for lack of time returns a status that says so. Called again, it measures what is missing, once,
+    if the commit is the same."""
     small = [harness.Case("compiled", work, last=True), *(harness.Case(label, work) for label in ("one", "two"))]
     monkeypatch.setattr(verify_chain, "cases", lambda device: small)
     monkeypatch.setattr(run, "copy_bandwidth", lambda device: 1.0)
@@ -270,10 +272,10 @@ def test_cases_that_compile_come_last_and_a_run_goes_on(tmp_path, monkeypatch, c
     assert cases(0.0) == (1, [], "cases: 0 kept, 0 measured, 3 out of time, 0 failed")
     assert cases(1e9) == (0, every, "cases: 0 kept, 3 measured, 0 out of time, 0 failed")
     lines = table.read_text().splitlines(keepends=True)
-    table.write_text("".join(lines[:-1]))  # as if it had ended there
+    table.write_text("".join(lines[:-1]))  # as if the run had ended there
     assert cases(0.0) == (run.UNFINISHED, every[:2], "cases: 2 kept, 0 measured, 1 out of time, 0 failed")
     assert cases(1e9) == (0, every, "cases: 2 kept, 1 measured, 0 out of time, 0 failed")
-    monkeypatch.setenv("SPECDEC_COMMIT", "0123456789ab+")  # a changed tree: nobody knows what it was
+    monkeypatch.setenv("SPECDEC_COMMIT", "0123456789ab+")  # the tree has changes, so its results belong to no commit
     assert cases(1e9)[2] == "cases: 0 kept, 3 measured, 0 out of time, 0 failed"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench.smoke, its GPU the simulated device: right answers pass, and each kind of wrong one is seen."""
+"""bench.smoke with the simulated device as its GPU: right results pass, and each kind of wrong result is found."""
 
 import os
 
@@ -22,7 +22,7 @@ ONLY = {
 
 
 def there(call, arguments, switches):
-    """smoke.answer in another process, by the same way through the ops."""
+    """Run smoke.answer in another process, on the same path through the ops."""
     for name, value in switches.items():
         os.environ[name] = value
     try:
@@ -34,7 +34,7 @@ def there(call, arguments, switches):
 
 @pytest.fixture
 def simulated(monkeypatch):
-    """What is asked with a call's own arguments is asked of the kernels, what with a copy of them of the CPU's op."""
+    """Run a call on the simulated kernels if it has its own arguments, and on the CPU if it has a copy of them."""
     on_cpu = smoke.answer
 
     def answer(call, arguments):
@@ -56,14 +56,14 @@ def some(monkeypatch, kept):
 @pytest.mark.usefixtures("simulated")
 @pytest.mark.skipif("cuda-on-cpu" not in backends.NAMES, reason="not among the backends that were asked for")
 def test_the_kernels_pass(capsys):
-    """Three chunks and a tail; a batch that goes as small ones do, and one that does not."""
+    """Rows of three chunks and a tail; one batch on the path of small batches, and one on the other path."""
     with rehearsal.no_gpu():
         assert smoke.check([2, 12], 3 * 1024 + 77) == []
     assert f"by {1 + len(smoke.WAYS)} ways: 0 wrong" in capsys.readouterr().out
 
 
 def changed(monkeypatch, op, change, ways=()):
-    """What the GPU answers to an op, and by which ways, is changed."""
+    """Change the GPU's results of an op on the given paths (all paths by default)."""
     honest = smoke.answer
 
     def answer(call, arguments):
@@ -75,7 +75,7 @@ def changed(monkeypatch, op, change, ways=()):
 
 
 def one(name, make):
-    """One field of a result in another form."""
+    """Return a function that changes one field of a result."""
     return lambda found: found | {name: make(found[name].clone())}
 
 
@@ -117,7 +117,7 @@ def test_other_bits_by_another_way_are_seen(monkeypatch, capsys):
 
 
 def test_an_answer_within_rounding_is_none(monkeypatch, capsys):
-    """The reference says which: here of all, whatever differs."""
+    """Differences within rounding, according to the reference's margin, are not errors. Here every margin is small."""
     some(monkeypatch, lambda call: (call.op, call.name) == ("verify_chain", "stats"))
     changed(monkeypatch, "verify_chain", one("tokens", at_first(1)))
     honest = smoke.sk.reference.banded.verify_chain
@@ -129,7 +129,7 @@ def test_an_answer_within_rounding_is_none(monkeypatch, capsys):
 
 
 def test_the_reference_takes_every_call():
-    """By the same keywords, a request at a time."""
+    """The reference takes the same keywords as the op, one request at a time."""
     with rehearsal.no_gpu():
         judged = [call for call in smoke.calls(2, 100) if call.op in ("verify_chain", "verify_tree", "sample")]
         for call in judged:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which compiler and architectures a build takes, with compilers made up; what the libraries that were built carry."""
+"""The choice of compiler and architectures in a build, with fake compilers, and the contents of the built libraries."""
 
 import os
 import re
@@ -30,7 +30,7 @@ def compiler(folder, version="12.4", archs="compute_75 compute_80 compute_86 com
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch, tmp_path):
-    """No compiler anywhere."""
+    """No compiler is installed."""
     for name in ("SPECDEC_CUDA", "SPECDEC_CROSS", "CXX", "TORCH_CUDA_ARCH_LIST", "CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
     find = nvcc.shutil.which
@@ -72,7 +72,7 @@ NEW = nvcc.Nvcc("nvcc", "13.0", ["8.0", "8.6", "8.9", "9.0", "10.0", "12.0"])
     "asked, compiler, expected",
     [
         (None, NEW, ["8.0", "9.0", "10.0", "12.0+PTX"]),
-        (None, OLD, ["8.0", "9.0+PTX"]),  # what it does not know is left to PTX
+        (None, OLD, ["8.0", "9.0+PTX"]),  # architectures that it does not know are left to PTX
         ("8.0;9.0a;12.0+PTX", NEW, ["8.0", "9.0a", "12.0+PTX"]),
         ("8.0 8.6, 9.0+PTX", NEW, ["8.0", "8.6", "9.0+PTX"]),
         (" 9.0; 9.0", NEW, ["9.0"]),
@@ -104,7 +104,7 @@ echo {machine}
 
 
 def gxx(folder, name, machine):
-    """A compiler that only says what it compiles for."""
+    """Return a fake compiler that only prints its target."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(GXX.format(machine=machine))
     (folder / name).chmod(0o755)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernels read, counted access by access: the `.cu` files on the CPU, in the flavour that notes every one of
-them.
+"""The bytes that kernels read, counted access by access, in the checked build of the `.cu` files for the CPU.
 
-The harness runs blocks in ascending order, so that what is read is known and not only bounded. A row is `V * item`
-bytes. Beside whole rows there are gathers (an entry of a row by its id) and the rescan: one chunk of 1024 entries,
-which the final draw looks at once to add up and once more up to the token that it picks.
+The harness runs blocks in ascending order, so that the counts are exact and not only bounded. A row is `V * item`
+bytes. Further reads are gathers (an entry of a row by its id) and the rescan: the final draw reads one chunk of 1024
+entries once to sum it up and again up to the token that it picks.
 """
 
 import pytest
@@ -17,36 +16,38 @@ import specdec_kernels as sk
 ENDS_EARLY = 5  # the request whose draft ends at position 2
 
 pytestmark = [
-    pytest.mark.thorough,  # its build notes every access: a minute of both cores
+    pytest.mark.thorough,  # the checked build takes both cores for a minute
     pytest.mark.skipif("cuda-on-cpu" not in backends.NAMES, reason="cuda-on-cpu was not asked for"),
 ]
 
 
 def step(B, G, V, dtype):
-    """One step of B requests: the draft's rows are the target's with noise, the drafted tokens are drawn from them."""
+    """Return one step of B requests. The draft's rows are the target's with noise, and the draft tokens are drawn from
+    them."""
     target = language_rows(1, B * (G + 1), V, dtype).reshape(B, G + 1, V)
     noise = torch.randn(B, G, V, generator=torch.Generator().manual_seed(2))
     draft = (target[:, :G].float() + 0.6 * noise).to(dtype)
     rng = torch.Generator().manual_seed(3)
     drafts = torch.multinomial(draft.float().softmax(-1).flatten(0, 1), 1, generator=rng).reshape(B, G)
     uniforms = torch.rand(B, G + 1, generator=rng, dtype=torch.float64)
-    drafts[ENDS_EARLY, 2], uniforms[ENDS_EARLY, :2] = -1, 0  # its drafts are accepted, then a plain draw from row 2
+    # its drafts are accepted, and its last token is drawn from row 2 of p
+    drafts[ENDS_EARLY, 2], uniforms[ENDS_EARLY, :2] = -1, 0
     return {"target_logits": target, "draft_tokens": drafts, "draft_logits": draft, "uniforms": uniforms}
 
 
 def positions(out):
-    """[B, G+1] masks: before the stop, at it, after it. And who was rejected, of those who stopped before the end."""
+    """Return [B, G+1] masks: before the stop, at it, after it."""
     n, i = out.num_accepted[:, None], torch.arange(out.tokens.shape[1])[None]
     return i < n, i == n, i > n
 
 
-# A ragged last chunk; whole chunks, and so 16-byte loads alone; the size that the byte floor is quoted at.
+# A ragged last chunk; whole chunks only, so only 16-byte loads; the size in the documentation's byte counts.
 @pytest.mark.parametrize(
     "B, V, dtype", [(32, 3000, BF16), (32, 3000, F32), (32, 8192, BF16), (32, 8192, F32), (8, 151_936, BF16)]
 )
 def test_verify_chain(B, V, dtype):
-    """Draft stats handed over: target rows are read once up to the stop, the one at the stop twice if it was rejected;
-    the draft's row there once, and no other."""
+    """With given draft stats, target rows are read once up to the stop. After a rejection the target row there is read
+    twice and the draft's once; no other draft row is read."""
     G, item = 5, dtype.itemsize
     args = step(B, G, V, dtype)
     stats = backends.run("row_stats", "cpu", args["draft_logits"].flatten(0, 1)).reshape(B, G, 4)
@@ -60,14 +61,14 @@ def test_verify_chain(B, V, dtype):
     assert [blocks > 0 for _, blocks in launches] == [True, True]
     row = V * item
 
-    # Every needed row of the target once; gathered there: p of the draft, once for its test and its logprob.
+    # Each needed target row once, and p of the draft token, once for both its test and its logprob.
     assert (target.distinct[~after] == row).all() and (target.read[after] == 0).all()
     assert (target.read[before] == row + item).all()
     at_stop = target.read[at]
-    assert within(at_stop[rejected], 2 * row, RESCAN + 1, item)  # the second read makes the residual
+    assert within(at_stop[rejected], 2 * row, RESCAN + 1, item)  # the second read is for the residual
     assert within(at_stop[full], row, RESCAN, item) and within(at_stop[ended], row, RESCAN, item)
 
-    # The draft: q of each token that was tested, and one row where the request was rejected.
+    # The draft: q of each tested token, and one row for a rejected request.
     before, at, after = before[:, :G], at[:, :G], after[:, :G]
     assert (draft.read[before] == item).all() and (draft.read[after] == 0).all()
     assert ((draft.distinct == row).sum(-1) == rejected).all()
@@ -93,8 +94,8 @@ def test_verify_chain(B, V, dtype):
 
 @pytest.mark.parametrize("V, dtype", [(3000, F32), (8192, BF16)])
 def test_small_batches(V, dtype):
-    """Chains of few positions: every row up to the draft's end once, and at a rejection once more with the draft's;
-    each block of a request gathers what its tests look at."""
+    """Chains of few positions: every row up to the draft's end once, and the rows of a rejection once more. Each block
+    of a request gathers the entries for its own tests."""
     B, G, item = 8, 5, dtype.itemsize
     args = step(B, G, V, dtype)
     stats = backends.run("row_stats", "cpu", args["draft_logits"].flatten(0, 1)).reshape(B, G, 4)
@@ -116,7 +117,7 @@ def test_small_batches(V, dtype):
 
 
 def test_verify_chain_ragged():
-    """The same requests ragged read the same rows."""
+    """The same requests as a ragged batch read the same rows."""
     B, G, V = 8, 3, 2048
     args = step(B, G, V, BF16)
     stats = backends.run("row_stats", "cpu", args["draft_logits"].flatten(0, 1)).reshape(B, G, 4)
@@ -140,7 +141,7 @@ def test_greedy_reads_no_draft_row():
     _, _, after = positions(out)
     assert out.num_accepted.unique().numel() > 3
     assert (target.distinct[~after] == V * item).all() and (target.read[after] == 0).all()
-    # The chunk of the maximum once more, for its first id. The draft's entry is looked up before the maximum is known.
+    # The chunk of the maximum again, to find its first id. The draft's entry is read before the maximum is known.
     assert within(target.read[~after], V * item, CHUNK + 1, item)
     assert (draft.read == 0).all()
 
@@ -161,7 +162,7 @@ def test_one_hot_drafts():
     rejected = (out.num_accepted < G) & (
         args["draft_tokens"].gather(1, out.num_accepted.clamp(max=G - 1).long()[:, None])[:, 0] >= 0
     )
-    # The row's sums are at hand: the chunk of the drafted id alone is summed anew.
+    # The row's sums are known: only the chunk of the draft token is summed again.
     assert within(target.read[at][rejected], (V + CHUNK) * item, CHUNK + BLOCK + 1, item)
     assert within(target.read[at][~rejected], V * item, CHUNK + BLOCK, item)
     filtered, (again,), _ = count("verify_chain", "target_logits", top_k=V - 1, **args)  # no sums without a filter
@@ -174,7 +175,7 @@ def test_one_hot_drafts():
 
 
 def test_both_stats_handed_over():
-    """Then a row is read only where the request stops."""
+    """A row is read only where its request stops."""
     B, G, V, item = 32, 5, 4096, 2
     args = step(B, G, V, BF16)
     for side, rows in (("target", G + 1), ("draft", G)):
@@ -189,7 +190,7 @@ def test_both_stats_handed_over():
 
 
 def test_probability_rows():
-    """Nothing is to be normalised: again a row is read only where the request stops."""
+    """No normalisation is needed, so again a row is read only where its request stops."""
     B, G, V, item = 16, 3, 4096, 4
     args = step(B, G, V, F32)
     args |= {f"{side}_logits": args[f"{side}_logits"].softmax(-1) for side in ("target", "draft")}
@@ -203,8 +204,8 @@ def test_probability_rows():
 
 
 def test_filters_on_the_target():
-    """Temperature, top-k and top-p: one more read at most of the chunks that can hold the cutoff, on every row up to
-    the stop."""
+    """Temperature, top-k and top-p on the target: every row up to the stop is read once more at most, and only in
+    chunks that can hold the cutoff."""
     B, G, V, item = 16, 5, 8192, 2
     args = step(B, G, V, BF16)
     stats = backends.run("row_stats", "cpu", args["draft_logits"].flatten(0, 1)).reshape(B, G, 4)
@@ -230,7 +231,8 @@ def test_filters_on_the_target():
 
 
 def test_a_request_by_a_rule_leaves_the_others_alone():
-    """Exact requests read what they read without it. Of its own rows, whose laws many blocks make, none is left out."""
+    """Exact requests read the same bytes beside a request under a rule. The latter reads all its own rows, which many
+    blocks share."""
     B, G, V = 8, 3, 2048
     args = step(B, G, V, BF16)
     args["draft_stats"] = backends.run("row_stats", "cpu", args["draft_logits"].flatten(0, 1)).reshape(B, G, 4)
@@ -244,7 +246,7 @@ def test_a_request_by_a_rule_leaves_the_others_alone():
     assert mixed.num_accepted[1::2].tolist() == [G, G, 2, G], "the draft's law stands for the target's"
     assert torch.equal(target.read[::2], target_too.read[::2]) and torch.equal(draft.read[::2], draft_too.read[::2])
     whole = target_too.distinct[1::2] == V * BF16.itemsize
-    ends = ENDS_EARLY // 2  # after 2 drafts: there is no other position that it could come to
+    ends = ENDS_EARLY // 2  # after 2 drafts: it can come to no other position
     assert whole[ends].tolist() == [True, True, True, False] and whole.sum() == whole.numel() - 1
 
 
@@ -258,9 +260,7 @@ def test_row_stats_reads_once(V, dtype):
     out, (rows,), launches = count("row_stats", "logits", logits=z, temperature=0.7)
     assert (rows.read == V * dtype.itemsize).all() and (rows.distinct == rows.read).all() and len(launches) == 1
     _, (rows,), _ = count("row_stats", "logits", logits=z, temperature=0)
-    assert within(
-        rows.read, V * dtype.itemsize, CHUNK, dtype.itemsize
-    )  # a greedy row: the chunk of the maximum once more
+    assert within(rows.read, V * dtype.itemsize, CHUNK, dtype.itemsize)  # a greedy row: the chunk of the maximum again
 
 
 FILTERS = [
@@ -277,7 +277,7 @@ FILTERS = [
 @pytest.mark.parametrize("dtype", [BF16, F32])
 @pytest.mark.parametrize("params", FILTERS, ids=["-".join(f) for f in FILTERS])
 def test_row_stats_reads_at_most_twice_with_filters(params, dtype):
-    """On rows as language models have them."""
+    """On rows like those of language models."""
     V, item = 8192, dtype.itemsize
     z = language_rows(6, 12, V, dtype)
     _, (rows,), launches = count("row_stats", "logits", logits=z, **params)
@@ -288,11 +288,10 @@ def test_row_stats_reads_at_most_twice_with_filters(params, dtype):
 @pytest.mark.parametrize("V, dtype", [(151_936, BF16), (151_936, F32), (50_003, torch.float16)])
 @pytest.mark.parametrize("k, more", [(50, {"temperature": 0.8, "top_p": 0.95}), (1, {}), (300, {"min_p": 1e-4})])
 def test_top_k_reads_the_best_lanes_again(V, dtype, k, more):
-    """The k-th largest of the lanes' largest entries bounds the cutoff: of k lanes the 32 entries are read again, and
-    of no others any."""
+    """The k-th largest of the lanes' maxima bounds the cutoff. Only k lanes, of 32 entries each, are read again."""
     z = language_rows(7, 2, V, dtype).roll(1, 1)
     _, (rows,), _ = count("row_stats", "logits", logits=z, top_k=k, **more)
-    ties = 40  # lanes whose largest entries are the k-th's equals: half precision
+    ties = 40  # lanes whose maxima equal the k-th, in half precision
     assert within(rows.read, z[0].nbytes, 32 * (k + ties), dtype.itemsize)
     note(f"row_stats, top_k={k}, {more}, V={V}, {dtype}", rows.read.sum(), rows.distinct.sum())
 
@@ -300,9 +299,9 @@ def test_top_k_reads_the_best_lanes_again(V, dtype, k, more):
 @pytest.mark.parametrize("params", [{"top_p": 0.9}, {"top_p": 0.99}, {"top_k": 3000}, {"top_k": 50, "top_p": 0.9}])
 @pytest.mark.parametrize("law", ["undecided", "flat"])
 def test_row_stats_of_broad_rows(params, law):
-    """More logits may be the cutoff than the kernel keeps side by side, and every 32nd logit tells where it lies.
-    Undecided rows: ten tokens at 4 to 12 over the same body, which weighs a third. Flat rows: all logits within some
-    hundredths."""
+    """More logits may be the cutoff than the kernel can hold, and a sample of every 32nd logit shows where it lies.
+    Undecided rows have ten tokens at 4 to 12 over the same body, which weighs a third. In flat rows, all logits lie
+    within some hundredths."""
     V = 20_480
     flat = 0.01 * torch.randn(4, V, generator=torch.Generator().manual_seed(8))
     z = flat if law == "flat" else language_rows(8, 4, V, F32, 4.0, 12.0)
@@ -312,7 +311,8 @@ def test_row_stats_of_broad_rows(params, law):
 
 
 def test_row_stats_where_the_guess_is_hardest():
-    """At the median of a wide flat row the sample tells least: 2.8 standard deviations of its error can be gathered."""
+    """At the median of a wide flat row the sample is least precise: the kernel can gather 2.8 standard deviations of
+    its error."""
     V = 151_936
     z = 0.01 * torch.randn(6, V, generator=torch.Generator().manual_seed(9))
     _, (rows,), _ = count("row_stats", "logits", logits=z, top_p=0.5)
@@ -322,8 +322,8 @@ def test_row_stats_where_the_guess_is_hardest():
 
 @pytest.mark.parametrize("params, whole", [({}, 1), ({"temperature": 0.8, "top_k": 50, "top_p": 0.95}, 3)])
 def test_sample(params, whole):
-    """Without filters a row is read once, and a chunk of it for each draw; with them, once for the cutoff and once for
-    the law that is left, where a chunk reaches the cutoff."""
+    """Without filters a row is read once, and one chunk of it for each draw. With filters it is read once for the
+    cutoff and once for the remaining distribution, in chunks that reach the cutoff."""
     V, k, item = 8192, 2, 2
     z = language_rows(9, 12, V, BF16)
     u = torch.rand(12, k, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
@@ -346,8 +346,8 @@ def test_support_reads_once(V, dtype):
 @pytest.mark.parametrize("dtype", [BF16, F32])
 @pytest.mark.parametrize("V, k, again", [(3000, 20, 3000), (151_936, 20, 20 * CHUNK)])
 def test_top_logprobs_reads_the_best_chunks_again(V, k, again, dtype):
-    """A row that a block can sort at once is read twice; of a longer one only the chunks with the k largest maxima are;
-    and each id's logit once more for its logprob."""
+    """A row that a block can sort at once is read twice. Of a longer row, the chunks with the k largest maxima are read
+    again. In both, each id's logit is read once more for its logprob."""
     z = language_rows(5, 3, V, dtype)
     stats = backends.run("row_stats", "cpu", z)
     _, (rows,), launches = count("top_logprobs", "logits", logits=z, stats=stats, k=k)
@@ -358,7 +358,7 @@ def test_top_logprobs_reads_the_best_chunks_again(V, k, again, dtype):
 @pytest.mark.parametrize("dtype", [BF16, F32])
 @pytest.mark.parametrize("given", [False, True])
 def test_row_topw_reads_the_best_chunks_again(given, dtype):
-    """Those with the w largest maxima, and such as come to one score with them."""
+    """Only the chunks with the w largest maxima are read again, and those that tie with them in score."""
     z = language_rows(5, 3, 151_936, dtype)
     args = {"logits": z, "score": torch.tensor([0.0, -100.0, -20.0]), "w": 8}
     args |= {"stats": backends.run("row_stats", "cpu", z)} if given else {}
@@ -368,7 +368,7 @@ def test_row_topw_reads_the_best_chunks_again(given, dtype):
 
 
 def test_ranks_read_once():
-    """Every lane looks up the token's logit for each chunk that its warp reads."""
+    """Every lane reads the token's logit once per chunk of its warp."""
     z = language_rows(5, 3, 151_936, BF16)
     args = {"logits": z, "stats": backends.run("row_stats", "cpu", z), "k": 0, "tokens": torch.tensor([[5]] * 3)}
     _, (rows,), launches = count("top_logprobs", "logits", **args)
@@ -376,7 +376,7 @@ def test_ranks_read_once():
 
 
 def test_top_logprobs_of_many_ids():
-    """More ids than there are chunks: a radix select first, which skips chunks once it knows where to look."""
+    """With more ids than chunks, a radix select comes first. It skips chunks once it knows where the cutoff lies."""
     z = language_rows(6, 2, 151_936, F32)
     stats = backends.run("row_stats", "cpu", z)
     for k in (1000, 4096):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line, on a tiny model kept in a folder: what it prints and what it refuses."""
+"""The command line with a tiny model in a folder: its output and its errors."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def test_without_a_command_it_says_what_there_is(run):
     assert result.exit_code == 2 and all(name in result.output for name in ("info", "selfcheck", "generate", "cache"))
 
 
-# What the extras bring; the plain install is torch and numpy.
+# The packages of the extras; the plain install has only torch and numpy.
 EXTRAS = (
     "typer",
     "rich",
@@ -83,7 +83,7 @@ EXTRAS = (
 
 @pytest.fixture
 def plain_install(tmp_path):
-    """Runs the command line where the extras cannot be imported; selfcheck with few draws."""
+    """Run the command line with the extras' packages hidden, and selfcheck with few draws."""
     script = f"""
 import sys
 sys.modules.update(dict.fromkeys({EXTRAS}))
@@ -138,7 +138,7 @@ def test_generate_streams_text_and_ends_with_statistics(generate, pair):
 
 @pytest.mark.slow
 def test_generate_with_trees(generate, pair):
-    """Whatever the method, the greedy text; a sampled tree follows its seed."""
+    """Every method gives the greedy text. A sampled tree depends on its seed."""
     plain = generate(pair, "--plain").stdout
     for method in ("kseq", "recursive_without_replacement", "greedy"):
         result = generate(pair, "--method", method, "--drafts", 2, "--gamma", 3)
@@ -153,8 +153,8 @@ def test_generate_with_trees(generate, pair):
 
 @pytest.mark.slow
 def test_generate_with_rules(generate, pair):
-    """At the strict end of a rule the text is the target's, at the other the draft's; a plain cascade calls the target
-    where it defers."""
+    """At the strict end of a rule the text is the target's, at the other end the draft's. A plain cascade calls the
+    target where it defers."""
     target, draft = pair
     plain, drafted = (generate(p, "--plain").stdout for p in (pair, (draft, target)))
     assert plain != drafted
@@ -177,7 +177,7 @@ def test_the_methods_are_those_of_the_loop():
 
 
 def test_generate_beams(generate, pair):
-    """W texts, best first, the same with and without a draft."""
+    """W texts, the best first, are the same with and without a draft."""
     plain = generate(pair, "--beams", 3, "--plain", "--max-new-tokens", 9)
     drafted = generate(pair, "--beams", 3, "--gamma", 2, "--max-new-tokens", 9)
     assert plain.exit_code == drafted.exit_code == 0, plain.output + drafted.output
@@ -203,7 +203,7 @@ def test_generate_a_batch_stops_at_a_string(generate, pair):
 
 
 def test_generate_refuses_models(generate, pair, tmp_path):
-    """What is found out by loading them, or by looking for them."""
+    """Errors that are found by loading models, or by looking for them."""
     other = folder(tmp_path / "other", 2, WORDS[:10] + ["%"] + WORDS[11:])
     for arguments, message in [
         (["--draft", other], "target and draft must have one vocabulary"),
@@ -237,7 +237,8 @@ def test_padded_output_rows_are_fine(generate, pair, tmp_path):
 
 
 def test_a_request_that_ends_in_an_error_is_said(generate, pair, monkeypatch):
-    """On stderr, with its reason, and by the exit status; what the others wrote stays on stdout."""
+    """A failed request is reported on stderr with its reason, and by the exit status. The other requests' text stays on
+    stdout."""
     from specdec_kernels import decode
 
     stream = decode.stream
@@ -254,7 +255,7 @@ def test_a_request_that_ends_in_an_error_is_said(generate, pair, monkeypatch):
 
 
 def test_what_is_printed_where(generate, pair):
-    """The text alone on stdout; progress and statistics on stderr."""
+    """stdout has the text only; progress and statistics go to stderr."""
     result = generate(pair, "--gamma", 3)
     assert result.stdout.startswith("def f(x): def f") and "tokens/s" not in result.stdout + result.stderr[:8]
     assert "tokens/s" in result.stderr and "loading: " in result.stderr

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every option of `generate` is checked before a model is loaded; an error is one line that names it as typed."""
+"""Every option of `generate` is checked before a model is loaded. An error is one line that names the option as
+typed."""
 
 import argparse
 import importlib.util
@@ -13,8 +14,8 @@ from specdec_kernels import decode
 from specdec_kernels.cli import checks, generate, main, options, presence
 from specdec_kernels.registry import RULES, TREE_METHODS
 
-ANY = "needs no value", "any text"  # options that no value is wrong for by itself
-# option -> [(value, what is said)]
+ANY = "needs no value", "any text"  # options for which no value is wrong by itself
+# option -> [(value, error text)]
 BAD = {
     "--prompt": [("", "must be a text of at least one character, got ''")],
     "--prompt-file": [("missing.txt", "must be a file that can be read, got missing.txt: No such file or directory")],
@@ -84,7 +85,7 @@ class Loaded(Exception):
 
 @pytest.fixture
 def go(monkeypatch, capsys):
-    """The exit status and the line of an error; Loaded where a model would have been loaded."""
+    """Return the exit status and the error line, or Loaded if a model would have been loaded."""
 
     def load_pair(*_, **__):
         raise Loaded
@@ -116,7 +117,7 @@ def named(x):
 
 
 def test_every_option_is_checked(go):
-    """A walk over the command's parameters; each value that is wrong is said with its option, and nothing is loaded."""
+    """Over all parameters of the command, each wrong value gives an error with its option, and nothing is loaded."""
     assert set(BAD) == set(parameters())
     for option, cases in BAD.items():
         if cases in ANY:
@@ -149,7 +150,8 @@ FLAGS = [], ["--block"], ["--lookup-first"], ["--lookup-under"], ["--plain"], ["
 
 
 def test_what_the_checks_let_through_is_served():
-    """Rules by methods, drafts and flags: what passes these checks passes the library's own, which name no option."""
+    """Combinations of rules, methods, drafts and flags that pass these checks also pass the library's own, whose errors
+    name no option."""
     from specdec_kernels.cli import plan
 
     served, refused, parse = 0, 0, parser().parse_args
@@ -166,7 +168,7 @@ def test_what_the_checks_let_through_is_served():
     assert served > 200 and refused > 200
 
 
-# The loop is not asked for these, or would be asked for something else without a word
+# The loop does not receive these, or would silently do something else
 OWN = {"--graphs", "--threads", "--beams", "--lookup-under", "--widths", "--plain"}
 
 
@@ -174,7 +176,7 @@ OWN = {"--graphs", "--threads", "--beams", "--lookup-under", "--widths", "--plai
     "arguments", [given for given, _ in TOGETHER if given[0] != "--method" and not OWN & set(given)], ids=named
 )
 def test_without_the_checks_the_library_refuses(go, monkeypatch, arguments):
-    """Also what these checks may lack is refused before a model is loaded."""
+    """Combinations that these checks might miss are still refused before a model is loaded."""
     monkeypatch.setattr(checks, "check", lambda args: None)
     assert go("--prompt", "a", *arguments)[0] == 2
 
@@ -186,7 +188,7 @@ def test_lists_of_the_checks_are_the_librarys():
 
 @pytest.mark.parametrize("seed", [2**63 - 1, -(2**63), 2**63, 2**64 + 5, -1])
 def test_seeds_at_the_ends(monkeypatch, seed):
-    """Two requests: seed and seed + 1, folded into 64 bits."""
+    """Two requests use seed and seed + 1, wrapped to 64 bits."""
     from specdec_kernels.cli import plan
 
     args = parser().parse_args(["--prompt", "a", "--prompt", "b", f"--seed={seed}", "--temperature", "1"])
@@ -215,7 +217,7 @@ def test_version(capsys):
     ],
 )
 def test_a_model_that_is_not_there(monkeypatch, capsys, name, answer, says):
-    """In one line, with its option, without a second question to the network."""
+    """One line with the option, after a single query to the network."""
     asked = []
 
     def model_info(self, *given, **_):
@@ -249,7 +251,8 @@ def test_a_model_that_is_there_is_not_looked_for(monkeypatch, name):
 
 
 def test_help_names_what_there_is(capsys, monkeypatch, tmp_path):
-    """Every method, every rule with its guarantee, no empty default; its examples pass the checks."""
+    """The help lists every method and every rule with its guarantee, and no empty default. Its examples pass the
+    checks."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prompt.txt").write_text("Once")
     with pytest.raises(SystemExit):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line as it is first met: prompts from everywhere, threads, help at once, a reader that leaves."""
+"""First steps on the command line: prompts from every source, threads, quick help, a reader that closes the pipe."""
 
 import argparse
 import io
@@ -66,7 +66,7 @@ def test_a_file_without_a_prompt(tmp_path, capsys, name, holds, says):
 
 
 def test_generate_chooses_its_threads(tmp_path, capsys, monkeypatch):
-    """What is timed is what is used, unless a number is given; a text from a file is continued."""
+    """The number of threads found by timing is used, unless one is given. A text from a file is continued."""
     file = tmp_path / "prompt.txt"
     file.write_text("abc abc\n")
     arguments = ["generate", "--target", folder(tmp_path / "target", 0), "--prompt-file", str(file), "--plain"]
@@ -109,7 +109,7 @@ def test_threads_that_crawl_are_not_chosen():
 
 
 def test_help_waits_for_torch_alone():
-    """Nothing but this package is imported beside torch, and that takes a fraction of torch's own time."""
+    """Help imports torch and this package only, and the latter takes a fraction of torch's own time."""
     script = """
 import sys, time
 import torch
@@ -128,7 +128,7 @@ except SystemExit:
 
 @pytest.mark.parametrize("arguments", [["info"], ["--version"], ["generate", "--help"], ["cache"], []], ids=" ".join)
 def test_a_reader_that_leaves(arguments, monkeypatch, capsys):
-    """`... | head -1`: no traceback, and Python's own flush at the end finds nothing to complain of."""
+    """`... | head -1`: there is no traceback, and Python's flush at exit reports no error."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as closed:

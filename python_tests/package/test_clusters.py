@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that work in clusters of blocks, on the simulated device: the same bits whatever the cluster's size, the
-order of its blocks and what it has room to keep; and each row of a K-SEQ pair read once."""
+"""Kernels in clusters of blocks, on the simulated device. The bits do not depend on the cluster's size, the order of
+its blocks or its room in shared memory, and each row of a K-SEQ pair is read once."""
 
 import contextlib
 import itertools
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif("cuda-on-cpu" not in backends.NAMES, reason="cuda-on-cpu was not asked for"),
 ]
 
-SIZES = [77, 3 * 1024 + 8, 30 * 1024 + 77]  # one chunk to 31; tails whole by groups of 8 and not
+SIZES = [77, 3 * 1024 + 8, 30 * 1024 + 77]  # 1 to 31 chunks; tails that are and are not whole groups of 8
 WIDE = 5 * 1024 + 77
 TURNS = 4 if tiers.TIER == "all" else 1  # of the rules
 LAWS = "trees_by_rule, laws of nodes"
@@ -31,7 +31,8 @@ KERNELS = {  # clusters of a launch
 
 @contextlib.contextmanager
 def device(module, path="", overlap="", **what):
-    """The simulated device is this one inside; `path` is SPECDEC_CUDA_PATH, `overlap` SPECDEC_CUDA_OVERLAP."""
+    """A context in which the simulated device has these properties. `path` is SPECDEC_CUDA_PATH, `overlap`
+    SPECDEC_CUDA_OVERLAP."""
     os.environ |= {"SPECDEC_CUDA_PATH": path, "SPECDEC_CUDA_OVERLAP": overlap}
     module.set_device(**{"multiprocessors": 4, "major": 9, "minor": 0} | what)
     module.reset()
@@ -57,7 +58,7 @@ def pairs():
 
 
 def trees():
-    """Arguments of verify_tree: every method, with filters, and every rule among those that take them."""
+    """Yield arguments of verify_tree: every method, with filters, and every rule among the methods that take it."""
     for i, method in enumerate(TREE_METHODS):
         drafted = {"K": 3, "L": 2} if method == "kseq" else {"N": 7}
         how = {"method": method, "B": 2, "V": WIDE, "kinds": ["near", "dirichlet"], "dirty": False, **drafted}
@@ -70,7 +71,7 @@ def trees():
 
 
 def chains():
-    """Arguments of verify_chain, by rule and by block verification."""
+    """Yield arguments of verify_chain, with rules and with block verification."""
     for method in ("token", "block"):
         for turn in range(TURNS):
             how = {"method": method, "shift": 5 * turn, "kinds": ["near", "dirichlet"]}
@@ -78,8 +79,8 @@ def chains():
 
 
 def exact_chains():
-    """Few positions: a launch for all their rows and one for the rest; by SPECDEC_CUDA_PATH=streaming as large batches
-    go, position by position."""
+    """Return chains of few positions: one launch for all rows and one for the rest. With SPECDEC_CUDA_PATH=streaming
+    they run position by position, as large batches do."""
     calls = [call for V in (77, WIDE) for call in example_calls.calls("verify_chain", V=V)]
     return [call for call in calls if not {"rule", "method"} & call.arguments.keys()]
 
@@ -103,8 +104,8 @@ def answered(walks=True):
 
 
 def sizes(launches):
-    """kernel: the sizes of its clusters; pairs come by threes, requests by twos, of seven nodes each"""
-    found, laws_next = {}, True  # those of nodes go before the walks
+    """Return {kernel: sizes of its clusters}. There are three pairs, and two requests of seven nodes each."""
+    found, laws_next = {}, True  # launches for the nodes come before the walks
     for kernel, blocks in launches:
         name = re.match(r"\w+", kernel)[0]
         if name == "trees_by_rule" and laws_next:
@@ -116,7 +117,7 @@ def sizes(launches):
 
 
 def ways():
-    """way: (the sizes of clusters by kernel, what was answered)"""
+    """Return {path: (sizes of clusters by kernel, results)}."""
     from tools.cuda_on_cpu.build import load
     from tools.cuda_on_cpu.control import order
 
@@ -147,7 +148,7 @@ def test_same_bits_by_every_way():
     assert shapes["streaming"] == alone
     assert shapes["too old"] == shapes["refused"] == {"search": {1}, "measure": {1}}
     for way in ("as it comes", "other orders"):
-        # 4 SMs: two for each of two requests, one for each of three pairs, but two where only those keep a pair
+        # 4 SMs: two for each of two requests, one for each of three pairs, but two if only those can hold a pair
         assert shapes[way] == two | {"search": {1, 2}, "measure": {1}, LAWS: {1}}
     assert shapes["more SMs"] == eight | {LAWS: {4}} and shapes["forced"] == two
     assert shapes["no room"] == {"search": {8}, "measure": {8}}
@@ -157,7 +158,7 @@ def test_same_bits_by_every_way():
 
 
 def beginnings():
-    """(major, path, overlap): what each launch of a chain is, and which of them begin beside the one before"""
+    """Return {(major, path, overlap): (the kernels of a chain, which launches begin while the previous one runs)}."""
     import specdec_kernels as sk
     from tools.cuda_on_cpu.build import load
 
@@ -221,6 +222,6 @@ def counts():
 
 @pytest.mark.thorough
 def test_a_cluster_reads_each_row_once():
-    """In any order of blocks: what it needs again lies on chip. The flavour that notes every access."""
+    """In any order of blocks, entries that are needed again are kept on chip. Counted in the checked build."""
     row = 2 * (20 * 1024 + 72)
     assert backends.there("cuda-on-cpu-checked", counts) == [([row, row], 0)] * 6

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The harness that runs .cu files on the CPU: right kernels pass under every schedule, and each defect is caught."""
+"""The harness that runs .cu files on the CPU: correct kernels pass under every schedule, and each defect is caught."""
 
 import re
 import threading
@@ -49,7 +49,7 @@ def normals(*shape):
 
 
 def aligned(rows, n):
-    """Normals at a multiple of 16 bytes"""
+    """Return normal numbers at a multiple of 16 bytes."""
     room = np.empty(rows * n + 4, np.float32)
     x = room[(-room.ctypes.data % 16) // 4 :][: rows * n].reshape(rows, n)
     x[:] = normals(rows, n)
@@ -106,7 +106,7 @@ def test_every_intrinsic(module):
 
 
 def test_schedules_differ(module):
-    """Of a kernel without barriers each schedule makes another sequence, the one it is named for."""
+    """A kernel without barriers runs in a different order under each schedule, the one that its name says."""
     taken = {}
     for schedule, blocks in product(SCHEDULES, BLOCK_ORDERS):
         with order(module, schedule, blocks):
@@ -196,7 +196,7 @@ SHOWN_FAST = (
 
 @pytest.mark.parametrize("defect", SHOWN_FAST)
 def test_defects_that_the_fast_flavour_shows(defect):
-    """By an error, or by a wrong result under some order of threads or blocks."""
+    """Each shows as an error, or as a wrong result under some order of threads or blocks."""
     module = load("fast", ops=())
     kernel, shown = CAUGHT[defect][0], False
     for schedule, blocks in product(SCHEDULES, BLOCK_ORDERS):
@@ -209,7 +209,7 @@ def test_defects_that_the_fast_flavour_shows(defect):
 
 
 def test_counts(checked):
-    x = normals(3, N + 8)  # eight floats between the rows belong to nobody
+    x = normals(3, N + 8)  # eight floats between the rows belong to none
     out = np.zeros(3, np.float32)
     with counting(checked, x=x[:, :N], out=out) as counts:
         checked.run_sample("log_sum_exp", 0, 1, x.ctypes.data, N, out.ctypes.data, 0)
@@ -225,7 +225,7 @@ def test_counts(checked):
 
 @pytest.mark.parametrize("defect, before", [("none", 0), ("unaligned_plain", 4)])
 def test_counts_of_vector_loads(checked, defect, before):
-    """Loads of 16 bytes, by __ldg or plain; rows that share their memory share their counts."""
+    """Loads of 16 bytes, by __ldg or plain. Rows that share memory share their counts."""
     x = normals(4096)
     x = x[(-x.ctypes.data % 16) // 4 :][4:4004]
     out, scratch = np.zeros(1, np.float32), np.zeros(3, np.float32)
@@ -258,8 +258,8 @@ def test_bad_orders_and_grids(module):
 
 @pytest.fixture(scope="module")
 def workers():
-    """Processes whose ops the checked kernels replace, one build after another. What they allocate is not zero but
-    0x7F7F..."""
+    """Yield processes whose ops are replaced by the checked kernels, one build after another. Their allocations are
+    filled with 0x7F7F..., not zeros."""
     environment = {
         "OMP_NUM_THREADS": "1",
         "MALLOC_PERTURB_": "128",
@@ -282,7 +282,7 @@ def test_schedule_of_the_environment(worker):
 
 @pytest.mark.thorough
 def test_every_op_under_every_schedule(worker):
-    """No race, no undefined behaviour, and the same bits whatever the order of threads and blocks."""
+    """No race and no undefined behaviour occurs, and the bits are the same in any order of threads and blocks."""
     first = worker.call(every_op, SCHEDULES[0], BLOCK_ORDERS[0])
     assert len(first) > 20
     for schedule, blocks in list(zip(SCHEDULES, 2 * BLOCK_ORDERS))[1:]:

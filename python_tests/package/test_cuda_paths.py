@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which way a call goes on a GPU, and that no way changes an answer: on the simulated device."""
+"""The path of a call on a GPU, and that results are the same on every path. Runs on the simulated device."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ SMALL, LARGE = ["scan_positions", "verify_positions"], ["judge_rows", "finish_re
 
 @contextlib.contextmanager
 def launches(module):
-    """The names of the kernels that are launched inside"""
+    """A context that collects the names of the launched kernels."""
     module.reset()
     found = []
     yield found
@@ -30,7 +30,7 @@ def launches(module):
 
 
 def chain(B, V=1500):
-    """Rows of which two drafts in three are accepted, for any number of requests the same"""
+    """Return rows that accept two drafts in three. The first B requests are the same for any number of requests."""
     g = torch.Generator().manual_seed(1)
     target = 2 * torch.randn(64, G + 1, V, generator=g)
     draft = (target[:, :G] + torch.randn(64, G, V, generator=g)).bfloat16()
@@ -41,8 +41,8 @@ def chain(B, V=1500):
 
 
 def by_batch_size():
-    """Of a batch with as many positions as the way of few has room for, and of one with a request more: the kernels,
-    and what each answers with and without rows of the draft."""
+    """Return kernels and results of a batch that just fits the path of few positions, and of one with one request more,
+    with and without draft rows."""
     import specdec_kernels as sk
     from tools.cuda_on_cpu.build import load
 
@@ -67,7 +67,8 @@ def test_a_batch_goes_the_way_of_few_positions_up_to_their_number():
 
 
 def with_stats_of_no_row(simulated):
-    """By every way, of requests whose target stats are no row's: the mark of a greedy row, and what no id is."""
+    """Return the status on every path of requests whose target stats have the mark of a greedy row, and what may be no
+    id."""
     import specdec_kernels as sk
     from tools.cuda_on_cpu.build import load
 
@@ -89,7 +90,7 @@ def with_stats_of_no_row(simulated):
 
 
 def test_stats_of_no_row_are_taken_alike_on_every_way():
-    """A row is greedy where its stats name one of its ids, and nowhere else: then alone is its draft's row not read."""
+    """A row is greedy iff its stats name one of its ids. Only then is its draft's row not read."""
     small, large = backends.there("cuda-on-cpu", with_stats_of_no_row, True)
     _, cpu = with_stats_of_no_row(False)
     for found in zip(small, large, cpu):
@@ -97,7 +98,7 @@ def test_stats_of_no_row_are_taken_alike_on_every_way():
 
 
 def tree(B, method, V=700):
-    """A batch of trees of five nodes"""
+    """Return a batch of trees of five nodes."""
     g = torch.Generator().manual_seed(2)
     target, draft = (torch.randn(B, 5, V, generator=g).bfloat16() for _ in range(2))
     parents, tokens = torch.tensor([-1, 0, 0, 1, 1]).expand(B, 5), torch.randint(0, V, (B, 5), generator=g)
@@ -107,8 +108,8 @@ def tree(B, method, V=700):
 
 
 def widths():
-    """How many blocks a cluster has, by call and batch, and whether each batch answers the same by another width. The
-    SMs of this device lie in groups as an H200's do."""
+    """Return the number of blocks per cluster, by call and batch, and whether each batch gives the same results with
+    another number. The SMs of this device are grouped as in an H200."""
     import specdec_kernels as sk
     from tools.cuda_on_cpu.build import load
 
@@ -123,7 +124,7 @@ def widths():
     }
     try:
         for (name, n), call in batches.items():
-            room = 28 * 1024 if name == "kept" else 227 * 1024  # of two chunks of a pair a block, not three
+            room = 28 * 1024 if name == "kept" else 227 * 1024  # for two chunks of a pair per block, not three
             module.set_device(gpu.sms, 9, 0, shared=room, groups=gpu.gpcs)
             module.reset()
             clusters = call()
@@ -139,7 +140,7 @@ def widths():
 
 
 def test_clusters_are_as_wide_as_fit_at_once():
-    """132 SMs hold 15 clusters of 8 blocks and 31 of 4, not 16 and 33: 16 requests have 4 blocks each."""
+    """132 SMs hold 15 clusters of 8 blocks and 31 of 4, not 16 and 33. So 16 requests have 4 blocks each."""
     gpcs = GPUS["H200"].gpcs
     assert [sum(sms // size for sms in gpcs) for size in (2, 4, 8)] == [66, 31, 15] and sum(gpcs) == GPUS["H200"].sms
     found, answers = backends.there("cuda-on-cpu", widths)
@@ -152,7 +153,7 @@ def test_clusters_are_as_wide_as_fit_at_once():
         ("kseq_rho", 15): 8,
         ("kseq_rho", 16): 4,
         ("kseq_rho", 33): 2,
-        # six chunks of both rows lie in the shared memory of 4 blocks, but not of 2: two turns to keep them, not three
+        # six chunks of both rows fit the shared memory of 4 blocks, but not of 2: two rounds that keep them beat three
         ("kept", 16): 4,
         ("kept", 31): 4,
         ("kept", 62): 4,

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The site that make docs builds: no page asks another machine for anything, and the API pages show every public name.
+"""The site that make docs builds. No page fetches anything from another machine, and the API pages show every public
+name.
 
-SPECDEC_SITE names a site that is built already."""
+SPECDEC_SITE names a site that is already built.
+"""
 
 import ast
 import dataclasses
@@ -31,8 +33,8 @@ FETCHED = {("script", "src"), ("link", "href"), ("form", "action")} | {
     for tag in ("img", "source", "iframe", "embed", "video", "audio", "track", "input", "object", "use", "image")
     for name in ("src", "srcset", "data", "href", "xlink:href", "poster")
 }
-# What the theme's script could ask for: diagrams, and a repository's stars. No page has either (see below), and the
-# third is for browsers without ResizeObserver. The rest stands in comments and names.
+# The addresses that the theme's script could fetch: diagrams, and a repository's stars. No page has either (see below),
+# and the third is for browsers without ResizeObserver. Others are in comments and names.
 THEME = {"unpkg.com", "api.github.com"}
 NAMED = {"www.w3.org", "fontawesome.com", "clipboardjs.com", "bit.ly", "tartarus.org", "lunrjs.com"}
 
@@ -42,7 +44,7 @@ def hosts(text):
 
 
 def styled(css):
-    """What a style sheet fetches."""
+    """Return the files that a style sheet fetches."""
     css = re.sub(r"/\*.*?\*/", "", css, flags=re.S)
     return re.findall(r"""@import\s+['"]([^'"]+)""", css) + re.findall(r"""url\(\s*['"]?([^'")]+)""", css)
 
@@ -134,7 +136,7 @@ def test_api_pages_show_every_name(pages, package):
     shown = set().union(*(page.ids for name, page in pages.items() if name.startswith("api/")))
     module = f"specdec_kernels{package}"
     names = importlib.import_module(module).__all__
-    known = lambda name: {f"{module}.{name}", f"{module}.{name}.{name}"} & shown  # a function of its own file
+    known = lambda name: {f"{module}.{name}", f"{module}.{name}.{name}"} & shown  # a function in its own file
     assert len(names) > 5 and not [name for name in names if not known(name)]
 
 
@@ -145,7 +147,7 @@ def test_page_of_split_vocabularies_names_every_function(site):
 
 
 def classes():
-    """Every public class with fields, and (name, type, default or "") of each as its source has them."""
+    """Yield every public class with fields, and (name, type, default or "") of each field as in its source."""
     found = {}
     for module in (sk, decode, distributed):
         for name in module.__all__:
@@ -176,7 +178,7 @@ def test_every_field_is_looked_for():
 
 @pytest.mark.parametrize("name", sorted(CLASSES))
 def test_classes_show_every_field(site, name):
-    """With its type and default, in the table of fields or among the Args."""
+    """Each field has its type and default in the table of fields, or is among the Args."""
     page = next(text for path in site.glob("api/**/*.html") if f'id="{name}"' in (text := path.read_text()))
     section = page.split(f'id="{name}"')[1].split('class="doc doc-object doc-class"')[0]
     for field, kind, default in CLASSES[name]:
@@ -189,7 +191,7 @@ def test_classes_show_every_field(site, name):
 
 
 def bare(text):
-    """Without white space, quotes and the modules that types are written with."""
+    """Return the text without white space, quotes and the modules of types."""
     return re.sub(r"[\s'\"]|\b\w+\.(?=[A-Z])", "", text)
 
 
@@ -210,7 +212,7 @@ def test_navigation_is_grouped(site):
 
 
 def test_sessions_are_copied_without_prompts(site):
-    """Every prompt is marked as one, and the style sheet leaves marked text out of what is copied."""
+    """Every prompt is marked as one, and the style sheet excludes marked text from copying."""
     for path in site.rglob("*.html"):
         text = re.sub(r'<span class="gp">.*?</span>', "", path.read_text())
         assert not re.search(r"(?m)^(?:<[^>]+>)*(?:&gt;){3}", text), path
@@ -219,7 +221,7 @@ def test_sessions_are_copied_without_prompts(site):
 
 
 def test_signatures_and_sections(site):
-    """Of the page that most readers open: the signature, and every section of the docstring as one."""
+    """The most-read page shows the signature, and every section of the docstring as a section."""
     text = (site / "api/ops/verify_chain.html").read_text()
     for section in ("Parameters", "Returns", "Raises", "Examples"):
         assert text.count(f'<span class="doc-section-title">{section}:</span>') == 1, section
@@ -237,7 +239,7 @@ def test_pictures_and_search(site):
 
 
 def tool(name):
-    """A module of tools/docs/, which is no package."""
+    """Import a module of tools/docs/, which is not a package."""
     found = importlib.util.spec_from_file_location(name, Path(ROOT / f"tools/docs/{name}.py"))
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
@@ -245,7 +247,7 @@ def tool(name):
 
 
 def test_drawings_are_up_to_date():
-    """Drawn anew from the code and the page of numbers; every one is shown on a page."""
+    """Drawings are made again from the code and the page of numbers. Every one is shown on a page."""
     pictures = tool("pictures")
     assert {path.stem for path in pictures.FOLDER.glob("*.svg")} == set(pictures.PICTURES)
     pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors are made with a dtype and a device of their own: torch's defaults are the caller's to set. Ops make none from
-numbers of the host, since a copy to a GPU waits for it and no CUDA graph takes one."""
+"""Tensors are made with an explicit dtype and device, since torch's defaults belong to the caller. Ops make no tensors
+from host data, since a copy to a GPU waits, and a CUDA graph cannot capture it."""
 
 import ast
 
 import pytest
 from support.paths import ROOT
 
-OF_FLOATS = {  # what these make has torch's default dtype, for some arguments or for all
+OF_FLOATS = {  # functions whose results have torch's default dtype, for some arguments or for all
     *("zeros", "ones", "empty", "full", "rand", "randn", "normal", "linspace", "logspace", "eye"),
     *("tensor", "scalar_tensor", "empty_strided", "hann_window", "range"),
 }
@@ -15,7 +15,7 @@ OF_INTEGERS = {"arange", "randint", "randperm", "tril_indices", "triu_indices"}
 
 
 def careless(source: str) -> list[str]:
-    """The calls of torch's factories that leave the dtype or the device to the caller's defaults."""
+    """Yield the calls of torch's factories that leave the dtype or the device to the defaults."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -43,7 +43,7 @@ FROM_HOST = {f"torch.{name}" for name in ("tensor", "as_tensor", "asarray", "fro
 
 
 def copies(source: str) -> list[str]:
-    """The calls that make a tensor of what the host holds."""
+    """Yield the calls that make a tensor from host data."""
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     return [ast.unparse(x) for x in calls if ast.unparse(x.func) in FROM_HOST]
 

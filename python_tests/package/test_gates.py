@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Static gates: what nvcc and Triton made of every kernel, for every architecture, without a GPU. The tables go to
-build/gates/kernels.md; `-s` prints them. Kernels that must be refused show that the gates can fail."""
+"""Static gates: the machine code of every kernel by nvcc and Triton, for every architecture, without a GPU. The tables
+go to build/gates/kernels.md; `-s` prints them. Kernels that must be refused show that the gates can fail."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def triton_kernels(*arguments):
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_every_triton_kernel_is_well_typed():
-    """The interpreter runs what the compiler refuses."""
+    """The interpreter accepts code that the compiler refuses."""
     pytest.importorskip("triton")
     assert operations()
 

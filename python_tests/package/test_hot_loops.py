@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hot loops keep their limits (gates/loops.py): no instruction, divergence or shared load more than at present."""
+"""The hot loops stay within their limits (gates/loops.py): no instruction, divergence or shared load more than at
+present."""
 
 import pytest
 from gates import loops
@@ -12,11 +13,12 @@ from tools.machine_code.kernels import analyse, describe
 
 NONE = loops.Limit(0, 0, 0, 0, 0)
 TINY = loops.Loop("tiny", 1, 4, loops.ONE_ROW, loops.Limit(88, 0, 0, 5, 1), NONE, rest=NONE, copies=1)
-MAIN = SCAN.replace("LDG.E.128.CONSTANT R8, desc[UR4][R2.64]", "{}")  # four loads of 16 bytes make a trip of 64
+MAIN = SCAN.replace("LDG.E.128.CONSTANT R8, desc[UR4][R2.64]", "{}")  # four loads of 16 bytes make an iteration of 64
 
 
 def tiny(before="", between="", name="tiny", registers=40):
-    """The hand-written scan, 64 bytes a trip, with something before its exponentials or between its loads."""
+    """Return the scan written by hand, 64 bytes per iteration, with something before its exponentials or between its
+    loads."""
     loads = f"\n{between}".join(f"LDG.E.128.CONSTANT R{40 + 4 * i}, desc[UR4][R2.64+{16 * i:#x}]" for i in range(4))
     text = MAIN.format(loads).replace(EXPONENTIALS, before + "\n".join([EXPONENTIALS] * 4))
     code = instructions(listing(text))["kernel"]
@@ -67,11 +69,11 @@ def test_fewer_blocks_or_no_loop_are_refused():
     assert "3 blocks fit an SM, 4 did" in loops.broken([tiny(registers=80)], "sm_90", [limit])[0]
     assert loops.broken([tiny(name="renamed")], "sm_90", [limit]) == ["tiny sm_90: no loop over 1 row found"]
     assert loops.broken([tiny()], "sm_90", [limit._replace(rows=2)]) == ["tiny sm_90: no loop over 2 rows found"]
-    assert loops.broken([tiny()], "sm_100", [limit])  # newer GPUs have limits of their own
+    assert loops.broken([tiny()], "sm_100", [limit])  # newer GPUs have their own limits
 
 
 def test_targets_are_below_the_limits():
-    """Limits are to come down to them. One-row targets leave room for the memory's bandwidth on an H200."""
+    """Limits should come down to the targets. One-row targets leave room for an H200's memory bandwidth."""
     for loop in loops.LOOPS:
         for limit in (loop.before_sm_100, loop.from_sm_100):
             assert all(target <= most for target, most in zip(loop.target, limit))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The house stays in order: files, functions and lines of product code keep their lengths, arrows go one way."""
+"""The structure of the product code: lengths of files, functions and lines, and the directions of imports and
+includes."""
 
 import re
 
@@ -26,7 +27,7 @@ def product():
     yield ROOT / "setup.py"
 
 
-READ_MEMORY = {"csrc/core/row.h", "csrc/cpu/row_reader.h", "csrc/cuda/groups.cuh"}  # the first has the pointer
+READ_MEMORY = {"csrc/core/row.h", "csrc/cpu/row_reader.h", "csrc/cuda/groups.cuh"}  # the first file has the pointer
 
 
 def where(path):
@@ -63,7 +64,7 @@ def test_no_import_circle():
 
 
 def test_machine_code_is_read_without_the_model():
-    """The gates read machine code; what it may mean for a GPU's time is another room's business."""
+    """The gates read machine code; models of a GPU's time are in tools.gpu_model."""
     tools = imports(ROOT, "tools")
     reader = {name: to for name, to in tools.items() if name.startswith("tools.machine_code")}
     assert len(reader) > 8
@@ -92,7 +93,7 @@ def test_includes_go_down(room):
 
 
 def test_a_rows_pointer_is_touched_in_one_place():
-    """Everybody else asks a row for its entries, its chunks, its id and the few ids beside it."""
+    """Other files get entries, chunks and ids from a Row's functions, not from its pointer."""
     asks = re.compile(r"(\.|->)pointer\(\)|\bpointer\(\) const|\bfriend\b.*\bRow\b")
     found = {where(path) for path in (ROOT / "csrc").rglob("*") if path.suffix in CPP and asks.search(path.read_text())}
     assert found == READ_MEMORY
@@ -121,7 +122,7 @@ def test_triton_is_small():
 
 
 def test_one_file_of_triton_reads_rows():
-    """Every other one asks load_chunk and load_entry, so that a view of a row has one place."""
+    """Other files call load_chunk and load_entry, so that a view of a row is added in one place."""
     files = (ROOT / "specdec_kernels" / "triton").rglob("*.py")
     pointers = r"\b(side|rows|target|draft)\.data *(\+|,)"
     assert {path.name for path in files if re.search(pointers, path.read_text())} == {"memory.py"}
@@ -138,14 +139,14 @@ def test_triton_kernels_have_few_parameters():
 
 
 def imports_of_tests(folder):
-    """(file, the test file that it imports) of every Python file below the folder."""
+    """Yield (file, the test file that it imports) for every Python file below the folder."""
     files = sorted(folder.rglob("*.py"))
     tests = {path.stem for path in files if path.name.startswith("test_")}
     return {(path.name, name) for path in files for name in imported(path.read_text()) if name in tests}
 
 
 def test_no_test_file_is_imported():
-    """What test files share lies in support/."""
+    """Code that test files share is in support/."""
     assert not imports_of_tests(TESTS)
 
 
@@ -193,7 +194,7 @@ int two(const char* s = "{") {
 
 
 def test_the_measures_measure():
-    """What the tests above would overlook if a measure were wrong."""
+    """The measures find what the tests above look for."""
     assert list(cpp_functions(CPP_SAMPLE)) == [("B", 1), ("one", 4), ("two", 6)]
     text = 'def f(a, *b, c=1):\n    """Two\n    lines."""\n    return 1\n\n\n@jit\ndef g():\n    pass\n'
     assert list(python_functions(text)) == [("f", 2, 3, []), ("g", 2, 0, ["jit"])]

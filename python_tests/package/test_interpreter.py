@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interpreted Triton with support/interpreter.py answers as Triton's own interpreter does, bit for bit."""
+"""Triton's interpreter, sped up by support/interpreter.py, gives the same bits as unchanged."""
 
 import json
 import os
@@ -14,7 +14,7 @@ CALLS = len(hostile.OPS) * (20 if tiers.TIER == "all" else 1)
 
 
 def recorded(path, *how):
-    """What tools/record.py writes of the same calls: a digest of all the tensors that each returned, or its error."""
+    """Return what tools/record.py writes for CALLS calls: for each, a digest of all returned tensors, or its error."""
     command = [sys.executable, "-m", "tools.record", str(path), "--calls", str(CALLS), *how]
     told = {"SPECDEC_BACKEND": "triton", "TRITON_INTERPRET": "1", "PYTHONPATH": paths.PYTHONPATH}
     subprocess.run(command, cwd=paths.ROOT, env=os.environ | told, check=True)

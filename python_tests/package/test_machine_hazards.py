@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers that are read too early: in code that ptxas 13.0 made and that failed on an H200, and by hand."""
+"""Registers that are read too early: in code that ptxas 13.0 made and that failed on an H200, and in code by hand."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tools.machine_code.disassembly import instructions
 from tools.machine_code.hazards import early_reads
 from tools.machine_code.instructions import Instruction
 
-# The second words are the compiler's: their bits 41 to 44 are the cycles until the next instruction.
+# The second words are the compiler's. Their bits 41 to 44 are the cycles until the next instruction.
 COMPILED = """
 \t\tFunction : draws
         /*1390*/                   CS2R R34, SRZ ;                          /* 0x0000000000227805 */
@@ -40,7 +40,7 @@ OTHER = ("", "FADD", "R1, R2, R3")
         ([(CLEAR, 2), (OTHER, 4), (READ, 2)], 0),
         ([(CLEAR, 2), (OTHER, 2), (READ, 1), (READ, 1)], 2),
         ([(CLEAR, 2), (("@P0", "IMAD.WIDE", "R4, R6, R7, R10"), 2), (READ, 2)], 1),
-        ([(CLEAR, 2), (("", "IMAD.WIDE", "R4, R6, R7, R10"), 2), (READ, 2)], 0),  # written anew
+        ([(CLEAR, 2), (("", "IMAD.WIDE", "R4, R6, R7, R10"), 2), (READ, 2)], 0),  # written again
         ([(CLEAR, 2), (("", "STS.64", "[R1], R4"), 2)], 0),
         ([(CLEAR, 2), (("", "BSSY", "B0, 0x100"), 2), (READ, 2)], 1),
         ([(CLEAR, 2), (("@P1", "BRA", "0x100"), 2), (READ, 2)], 0),

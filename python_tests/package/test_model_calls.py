@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools.gpu_model's simulations against closed forms, its bands, and predicted beside measured on a made-up file."""
+"""tools.gpu_model's simulations against closed forms, its bands, and predictions beside measurements in an invented
+file."""
 
 import csv
 import importlib
@@ -33,7 +34,7 @@ def us(clocks):
 
 
 def began(n):
-    """When each of n blocks that begin at once does, in clocks."""
+    """Return when each of n blocks of a launch begins, in clocks."""
     draw = random.Random(1)
     return [draw.random() * queues.STAGGER for _ in range(n)]
 
@@ -74,8 +75,8 @@ def test_blocks_beyond_the_slots_wait_for_one():
 
 
 def test_a_launch_begins_beside_the_one_before():
-    """What its blocks do before they wait is hidden, but for those that find no room, and as far as the first launch
-    lasts."""
+    """The work of its blocks before they wait is hidden while the first launch lasts, except for blocks that find no
+    room."""
     s = lambda ahead: Setting("H200", replace(Costs(), tails={"verify ahead": Tail(1, (ahead,) * 3)}))
     second = lambda ahead, first, B=1: calls._last_launch(
         s(ahead), [0] * B, B, G, V, 2, "verify", queues.Run(first, 0.0)
@@ -87,7 +88,7 @@ def test_a_launch_begins_beside_the_one_before():
 
 
 def test_numbers_are_those_of_the_headers():
-    """Each is found in its file, and a header without it is an error, not another number."""
+    """Each number is read from its file. A header without it is an error, not a default."""
     text = (ROOT / "csrc/ops/verify_chain/small_batch.cuh").read_text()
     assert calls.FEW_POSITIONS == int(re.search(r"kFewPositions = (\d+);", text)[1])
     assert calls.is_small(1, 5) and not calls.is_small(calls.FEW_POSITIONS, 5)
@@ -103,8 +104,7 @@ def test_numbers_are_those_of_the_headers():
 
 
 def test_a_one_hot_draft_has_no_row_to_read():
-    """A rejection reads two rows less, and none of the drafts' to make laws of, whether or not stats are said to be
-    there."""
+    """A rejection reads two rows less, and no draft rows are read for stats, given or not."""
     s = Setting("H200", Costs())
     for B in (1, 16, 64):
         rows, hot, again = (
@@ -137,7 +137,7 @@ def test_constants_have_bands_and_sources():
 
 
 def test_memory_bounds_large_batches():
-    """What many rows take is their bytes at the bandwidth that streams get, where instructions leave room for it."""
+    """The time of many rows is their bytes at the bandwidth of streams, if instructions leave room for it."""
     s = Setting("H200", replace(Costs(), scan=200))
     floor = 4096 * V * 2 / (s.memory * s.c["hbm_eff"]) * 1e6
     assert floor < calls.row_stats(s, 4096, V) < 1.05 * floor + 10
@@ -154,7 +154,7 @@ def test_fewer_instructions_help_and_tails_cost():
     chain = lambda how: calls.verify_chain(Setting("H200", heavy, tails=how), 64, G, V)[0]
     assert chain("assumed") < chain("counted") and chain("longest") < chain(
         "counted"
-    )  # judge stays assumed, on the law
+    )  # the tail "judge rest" stays assumed
     law = Setting("H200", heavy).tail("judge rest").clocks
     assert law == 1e4 + C["judge"]  # the row's four floats are counted in row_stats
     more = us(sum(1e4 - Setting("H200", base).tail(f"row_stats {part}").clocks for part in ("begin", "report", "rest")))
@@ -193,18 +193,19 @@ def test_clusters_that_do_not_fit_at_once_take_turns():
     what = walks.CALLS["verify_tree kseq, K=3, root rejected"]
     once, twice = (walks.walk(s, B, V, what, 8) - C["first_us"] for B in (15, 16))
     assert twice == pytest.approx(2 * once)
-    assert walks.fits(Setting("B200", Costs()), 8) == GPUS["B200"].sms // 8  # whose groups are not known
+    assert walks.fits(Setting("B200", Costs()), 8) == GPUS["B200"].sms // 8  # its groups of SMs are not known
 
 
 def test_what_is_kept_needs_room():
-    """149 chunks of a pair lie in 8 blocks; in 4 they do not, and each pass reads both rows again."""
+    """149 chunks of a pair fit in 8 blocks. They do not fit in 4, where each pass reads both rows again."""
     s = Setting("H200", Costs())
     took = lambda source, width: walks.walk(s, 1, V, walks.Walk([("unders", source)], 0, 1, ""), width)
     assert took(walks.KEPT, 4) == took(walks.L2, 4) and took(walks.KEPT, 8) < took(walks.L2, 8)
 
 
 def test_counted_turns_stand_for_what_was_assumed():
-    """Three passes are two turns behind what comes before them; the cluster's barrier is paid for beyond its fence."""
+    """Three passes take the part before the loop, two turns, and the rest. A cluster's barrier costs more than its
+    fence."""
     tails = {f"search {part}": Tail(1, (n, n, n)) for part, n in (("begin", 1e4), ("turn", 2e4), ("rest", 3e4))}
     counted, assumed = (Setting("H200", replace(Costs(), tails=tails), tails=how) for how in ("counted", "assumed"))
     search = walks.Walk([("search", walks.L2)] * 3, 1e5, 1, "", turns="search")
@@ -251,7 +252,7 @@ ABOUT = {"commit": "0123456789ab", "GPU": "NVIDIA H200, sm_90, 132 SMs, L2 50 Mi
 
 
 def results(path, about=ABOUT, rows=()):
-    """A bench.csv as bench/report.py writes it. The times are made up."""
+    """Return a bench.csv as bench/report.py writes it, with invented times."""
     header = importlib.import_module("bench.report").CSV_HEADER
     with path.open("w", newline="") as f:
         f.writelines(f"# {key}: {value}\n" for key, value in about.items())
@@ -329,7 +330,7 @@ def test_commands(tmp_path):
 
 
 def test_a_library_of_another_architecture_is_refused(tmp_path, monkeypatch):
-    """And no prediction is made of the constants that stand in for a library."""
+    """And no prediction is made with the constants that stand in for a library."""
     library = tmp_path / "of_12.0.so"
     library.touch()
     monkeypatch.setattr("tools.gpu_model.__main__.cuobjdump", lambda: "cuobjdump")

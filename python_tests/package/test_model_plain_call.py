@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Machine code along the ways that a plain call leaves open."""
+"""Machine code along the paths that are open to a plain call."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def known(argument):
 
 
 def left(text, argument):
-    """The heads of what may still run"""
+    """Return the heads of the instructions that may still run."""
     g = with_argument(Graph(code(text)), known(argument))
     return [x.head for b in sorted(g.place) for x in g.block(b)]
 
@@ -53,7 +53,7 @@ def test_a_pointer_that_is_known():
 
 
 def test_what_ways_that_meet_agree_on_is_known():
-    """P0 comes from both ways, R5 is one number on each."""
+    """P0 has the same value on both paths, and R5 on each."""
     text = """
 LDC R0, c[0x0][0x210]
 LDG.E R1, desc[UR8][R2.64]
@@ -128,7 +128,7 @@ def test_what_is_known_behind_an_instruction(before, line, after):
 
 
 def test_a_tail_of_a_plain_call_is_shorter():
-    """Of a kernel of verify_chain, whose argument lacks `present`"""
+    """A kernel of verify_chain whose argument has no `present`."""
     text = SCAN.replace("end:\n", "end:\nULDC.64 UR6, c[0x0][0x228]\nISETP.NE.U32.AND P4, PT, RZ, UR6, PT\n")
     text = text.replace("STG", "@!P4 BRA plain\nMUFU.EX2 R14, R12\nplain:\nSTG", 1)
     rest = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools.gpu_model reads machine code: on a kernel written by hand, whose counts one can see."""
+"""tools.gpu_model reads machine code: here a kernel written by hand, whose counts can be checked by eye."""
 
 import pytest
 from support.sass import SCAN, UNPACK, listing
@@ -82,7 +82,7 @@ def test_control_flow_and_dominators():
     exponentials = block_at(g, "MUFU")
     assert sorted(g.next[loop]) == [exponentials, latch] and g.next[exponentials] == [latch]
     assert (g.back, g.loops) == ({(latch, loop)}, {loop: {loop, exponentials, latch}})
-    assert g.above[0] == TOP and g.above[latch] == loop and g.above[behind] == 0  # which may leave the loop out
+    assert g.above[0] == TOP and g.above[latch] == loop and g.above[behind] == 0  # which may skip the loop
     assert g.dominates(loop, latch) and not g.dominates(exponentials, latch)
     assert g.forward(latch) == [behind] and g.outermost(latch) == g.loops[loop] and g.outermost(behind) == {behind}
     assert all(g.dominates(0, b) for b in g.order) and not g.odd_sync
@@ -92,7 +92,7 @@ def test_indirect_branches_and_calls():
     text = "BRX R2\na:\nFADD R0, R0, R0\nEXIT\nb:\nCALL.REL.NOINC c\nEXIT\nc:\nRET.REL.NODEC R2"
     g = Graph(code(text), {0: [16, 48]})
     assert g.next[0] == [g.block_of[1], g.block_of[3]] and g.block_of[5] in g.roots and len(g.order) == len(g.spans)
-    assert len(Graph(code(text)).order) < len(g.order)  # without the notes, what it leads to is not reached
+    assert len(Graph(code(text)).order) < len(g.order)  # without the notes, code that it leads to is not reached
 
 
 def test_the_states_of_a_trip():
@@ -106,7 +106,7 @@ def test_the_states_of_a_trip():
     longest = Ways(g, body, header, ends, weigh(g, False).of.__getitem__, longest=True)
     assert longest.states == ways.states
     assert hot_state([(0, 9, 9)]) is None
-    assert hot_state([(16, 8, 8), (16, 16, 8)]) == (16, 8, 8)  # more exponentials than entries: no path that runs
+    assert hot_state([(16, 8, 8), (16, 16, 8)]) == (16, 8, 8)  # more exponentials than entries: a path that never runs
 
 
 def test_what_a_loop_costs():
@@ -114,7 +114,7 @@ def test_what_a_loop_costs():
     assert (loop["kind"], loop["rows"], loop["bytes"], loop["instr"], loop["per16"]) == ("loop", 1, 16, 22, 22.0)
     c = loop["counts"]
     assert (c["MUFU"], c["BRA"], c["pipe_xu"], c["pipe_imad"]) == (8, 2, 8, 8) and "LDS" not in c and "BSSY" not in c
-    assert loop["bound_by"] == "mufu"  # 8 a thread at 16 lanes: 16 clocks, and 22 / 4 for issue
+    assert loop["bound_by"] == "mufu"  # 8 per thread at 16 lanes: 16 clocks, and 22 / 4 for issue
     rates, bound, of_memory = ceilings("H200", c)
     assert bound == "mufu" and rates["mufu"] == pytest.approx(16 * 32 / 16 * 132 * 1.75e9)
     assert of_memory["mufu"] == pytest.approx(rates["mufu"] / 4.8e12)
@@ -180,7 +180,7 @@ def test_a_tail_is_its_longest_path():
         "branch": 1,
     }
     assert tail["report"]["classes"] == {"fence": 1, "barrier": 1, "atomic": 1}
-    assert tail["rest"]["classes"]["double"] == 3  # the longer of the two ways
+    assert tail["rest"]["classes"]["double"] == 3  # the longer of the two paths
     assert tail["rest"]["instr"] == 11 and tail["rest"]["clocks"] == sorted(tail["rest"]["clocks"])
 
 
@@ -197,13 +197,13 @@ def test_a_tail_walks_through_a_loop_once():
     bottom = SCAN.replace("end:\n", f"end:\n{body}@P4 BRA again\n")
     top = SCAN.replace("end:\n", f"end:\n{body}@!P4 BRA done\nFMUL R15, R14, R14\nBRA again\ndone:\n")
     before = kernel()["loops"][0]["tails"]["rest"]
-    for text, more in ((bottom, 4), (top, 6)):  # the second tests at its head, and leaves by way of it
+    for text, more in ((bottom, 4), (top, 6)):  # the second loop tests at its head, and exits there
         rest = kernel(text)["loops"][0]["tails"]["rest"]
         assert rest["instr"] == before["instr"] + more and rest["classes"]["special"] == 1
 
 
 def test_turns_of_a_search():
-    """What runs before the loop over turns, around it but for its pass over a row, and behind it."""
+    """Instructions before the loop over turns, in the loop without its pass over a row, and after it."""
     text = f"""
 S2R R0, SR_TID.X
 DADD R4, R10, R10
@@ -231,7 +231,7 @@ EXIT
     "name, more", [("_ZN7specdec12leave_totalsEv", 4), ("_ZN7specdec13invalid_statsEv", 1), ("", 1)]
 )
 def test_a_tail_walks_through_routines(name, more):
-    """Through ours; fallbacks, and what compilers add, count as the call alone."""
+    """Our own routines are followed. Fallbacks, and routines that compilers add, count as the call only."""
     text = SCAN.replace("end:\n", "end:\nCALL.REL.NOINC routine\n")
     text = f"{text}\nroutine:\nMUFU.LG2 R14, R12\nFADD R12, R14, R14\nRET.REL.NODEC R2\n"
     routine = next(x.at for x in code(text) if x.word == "MUFU.LG2")
@@ -241,7 +241,7 @@ def test_a_tail_walks_through_routines(name, more):
 
 
 def test_a_loop_over_several_items_is_not_entered():
-    """A remainder's loop, and the copy of it that a compiler unrolls: with an item a thread only the first runs."""
+    """A remainder loop has a copy that the compiler unrolled. With one item per thread only the first runs."""
     one = "one:\nLDG.E R14, desc[UR4][R2.64]\nFADD R12, R14, R12\n@P4 BRA one\n@P5 BRA done\n"
     loads = "\n".join(f"LDG.E R{14 + i}, desc[UR4][R2.64]" for i in range(tails.ITEMS))
     text = SCAN.replace("end:\n", f"end:\n{one}four:\n{loads}\n@P4 BRA four\ndone:\n")

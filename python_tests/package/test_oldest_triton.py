@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oldest Triton that pyproject.toml allows interprets every op, answers what the CPU's op does, and
-compiles every kernel."""
+"""The oldest Triton that pyproject.toml allows: it interprets every op with the CPU op's results, and compiles every
+kernel."""
 
 import json
 import os
@@ -16,8 +16,8 @@ from support import backends, example_answers, paths, tiers
 from specdec_kernels import example_calls, registry
 
 VERSION = re.search(r'"triton>=([\d.]+)', (paths.ROOT / "pyproject.toml").read_text())[1] + ".0"
-FOLDER = paths.ROOT / "build" / f"triton-{VERSION}"  # kept from run to run
-THE_OLDEST = f"import triton; assert triton.__version__ == {VERSION!r}"  # what a process of its own begins with
+FOLDER = paths.ROOT / "build" / f"triton-{VERSION}"  # kept between runs
+THE_OLDEST = f"import triton; assert triton.__version__ == {VERSION!r}"  # the start of a new process's program
 PIP = [
     "install",
     "--quiet",
@@ -36,7 +36,7 @@ def calls(op):
 
 
 def installed():
-    """The folder to import it from, in front of all others."""
+    """Return the folder from which it is imported, before all others."""
     if not FOLDER.exists():
         fresh = FOLDER.with_name(f"{FOLDER.name}.{os.getpid()}")
         command = [sys.executable, "-m", "pip", *PIP, "--target", str(fresh), f"triton=={VERSION}"]
@@ -83,8 +83,8 @@ def compiled_by_it(program):
 @pytest.mark.slow
 @pytest.mark.skipif("triton-interpret" not in backends.NAMES, reason="not among the backends that were asked for")
 def test_it_makes_the_same_of_every_kernel():
-    """The same operations as the installed one. The interpreter shows neither what the compiler refuses nor a constant
-    that it drops."""
+    """It gives the same operations as the installed Triton. The interpreter would not show code that the compiler
+    refuses, or a constant that it drops."""
     found = json.loads(compiled_by_it("print(json.dumps(triton_kernels.operations()))"))
     assert found == {name: dict(counts) for name, counts in triton_kernels.operations().items()}
 

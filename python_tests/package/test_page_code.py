@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python on the pages runs: sessions print what they say, and programs run, page by page from top to bottom."""
+"""The Python on the pages runs: sessions print what the pages show, and programs run, page by page from top to
+bottom."""
 
 import doctest
 import re
@@ -22,7 +23,7 @@ LEFT_OUT = {"HACKING.md": "compiles kernels for minutes; python_tests/package/te
 
 
 def loop(folder):
-    """A pair of tiny models, as `pair`, and requests."""
+    """Set up a pair of tiny models, as `pair`, and requests."""
     from support import tiny
 
     from specdec_kernels import decode
@@ -33,7 +34,7 @@ def loop(folder):
 
 
 def two_models(folder):
-    """The folders that the page loads from."""
+    """Set up the folders that the page loads from."""
     from support import tiny
 
     tiny.folder(folder / "large", 0)
@@ -42,7 +43,7 @@ def two_models(folder):
 
 
 def engines(folder):
-    """A model as transformers loads it, a draft, and an encoded prompt."""
+    """Set up a model as transformers loads it, a draft, and an encoded prompt."""
     from support import tiny
     from transformers import AutoTokenizer
 
@@ -55,7 +56,7 @@ def engines(folder):
 
 
 def sharded(folder):
-    """One rank, which holds the whole vocabulary."""
+    """Set up one rank, which holds the whole vocabulary."""
     store = f"file://{folder / 'store'}"
     torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
     B, G, V = 2, 3, 151_936
@@ -111,7 +112,7 @@ def test_pages_with_python():
 
 
 def test_a_wrong_page_fails(tmp_path):
-    """The runner is not vacuous: a session that prints something else, and a program that raises."""
+    """Not vacuous: the runner fails for a session that prints something else, and for a program that raises."""
     runner = doctest.DocTestRunner()
     session = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "x", "x", 0)
     assert runner.run(session, out=lambda text: None).failed == 1

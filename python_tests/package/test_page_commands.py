@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command of README, HACKING and the pages under docs/ is typed in a fresh copy of the tree and a fresh
-environment, made by README's own lines; but for those that LEFT_OUT names with a reason."""
+"""Every command of README, HACKING and the pages under docs/ is run in a fresh copy of the tree and a fresh
+environment, made by README's own commands. LEFT_OUT lists the exceptions with their reasons."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import pytest
 from support.paths import ROOT
 
 PAGES = ["README.md", "HACKING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
-LEFT_OUT = {  # how a command begins: why it is not typed here
+LEFT_OUT = {  # the beginning of a command: why it is not run here
     r"make (check|test)$": "they run this suite",
     r"\S*TORCH_CUDA_ARCH_LIST=": "nvcc, some minutes of it; test_cuda_kernels.py builds",
     r"make wheel": "nvcc for every architecture; gates/wheel_check.sh builds and installs one",
@@ -27,7 +27,7 @@ SECONDS = {r"make demo": 2400, r"python -m demo\.cascades": 2400, r".*tools\.rec
 
 
 def commands(text):
-    """The commands of a page's shell blocks, without comments; one may go on for lines inside of quotes."""
+    """Return the commands in a page's shell blocks, without comments. Inside quotes a command may span lines."""
     for block in re.findall(r"(?m)^```sh\n(.*?)^```$", text, re.S):
         begun = ""
         for line in block.splitlines():
@@ -64,7 +64,8 @@ def typed(script, folder, environment, seconds):
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory):
-    """A copy of what git tracks, with README's install in it. CUDA's kernels are left out: they take minutes."""
+    """Make a copy of the files that git tracks, with README's install in it. CUDA kernels are left out: they take
+    minutes."""
     folder = tmp_path_factory.mktemp("fresh") / "specdec_kernels"
     for name in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

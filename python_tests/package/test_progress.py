@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long work is heard of: a bar on a terminal, elsewhere a line now and then, and what is left of it."""
+"""Progress of long work: a bar on a terminal, otherwise a line every few seconds, with an estimate of the time left."""
 
 import io
 import time
@@ -15,7 +15,7 @@ from specdec_kernels.cli import console as spoken  # noqa: E402
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that stands still unless told to go on; nothing is said between two pieces."""
+    """A clock that stands still until it is advanced. Nothing is printed between two pieces."""
     monkeypatch.setattr(spoken, "_every", lambda *_: nullcontext())
     now = [100.0]
     monkeypatch.setattr(spoken, "perf_counter", lambda: now[0])
@@ -23,7 +23,7 @@ def clock(monkeypatch):
 
 
 def test_a_log_has_a_line_now_and_then(clock):
-    """With what is left by what is done; pieces may be of several sizes."""
+    """Lines show the time left, from the speed so far. Pieces may have different sizes."""
     text = io.StringIO()
     with spoken.progress(Console(file=text, width=80), 8) as done:
         for amount in (1, 2, 2, 2, 1):
@@ -35,7 +35,7 @@ def test_a_log_has_a_line_now_and_then(clock):
 
 @pytest.mark.parametrize("expected, says", [(90.0, "warm up: 0 of 2, about 9"), (None, "warm up: 0 of 2\n")])
 def test_long_pieces_are_heard_of(monkeypatch, expected, says):
-    """Before the first has ended there is the estimate that was given, if one was."""
+    """Before the first piece has ended, the given estimate is shown, if there is one."""
     monkeypatch.setattr(spoken, "_EVERY", 0.1)
     text = io.StringIO()
     with spoken.progress(Console(file=text, width=80), 2, expected, "warm up") as done:

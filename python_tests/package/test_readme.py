@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README and its pages are tested: their paths, links, commands and tables exist. test_page_code.py runs them."""
+"""Paths, links, commands and tables in the README and its pages exist. test_page_code.py runs their code."""
 
 import importlib
 import re
@@ -30,7 +30,7 @@ def found(pattern):
 ELSEWHERE = {
     "docs/papers.md": ["csrc", "specdec_kernels", "specdec_kernels/reference"],
     "docs/tours.md": ["specdec_kernels/decode"],
-}  # where else a page's paths begin
+}  # other folders that a page's paths may start from
 
 
 @pytest.mark.parametrize("page, path", found(PATH))
@@ -54,7 +54,7 @@ def test_modules_exist(page, module):
 
 
 def test_the_install_is_what_make_does():
-    """The same packages by the same versions, extras that there are, and the environment's folder."""
+    """The same packages in the same versions as make's, existing extras, and the same environment folder."""
     makefile, project = (ROOT / "Makefile").read_text(), (ROOT / "pyproject.toml").read_text()
     block = re.search(r"```sh\n(.*?)```", TEXT["README.md"], re.S)[1]
     extras = re.search(r'-e "\.\[(.*?)\]"', block)[1].split(",")
@@ -70,7 +70,7 @@ def test_the_install_is_what_make_does():
 
 
 def test_the_table_of_ops():
-    """A row for each op, a word of each public function, and the full comparison on the page of numbers."""
+    """A row for each op, text for each public function, and the full comparison on the page of numbers."""
     row = r"^\| `(\w+)` \|"
     table = TEXT["README.md"].split("| op | does")[1].split("\n\n")[0]
     assert set(re.findall(row, table, re.M)) == set(OPS) and all(f"`{name}`" in table for name in FUNCTIONS)
@@ -78,7 +78,7 @@ def test_the_table_of_ops():
 
 
 def test_every_op_can_be_found():
-    """By what one wants to do, and among the programs that show it."""
+    """Every op is listed by what it is used for, and among the programs that show it."""
     assert not [name for name in FUNCTIONS if f"`{name}`" not in TEXT["docs/which_op.md"]]
     programs = [path for path in (ROOT / "examples").rglob("*.*") if path.suffix in (".py", ".cpp")]
     assert programs and all(f"`{path.relative_to(ROOT)}`" in TEXT["docs/examples.md"] for path in programs)
@@ -108,7 +108,7 @@ def test_the_table_of_status_bits():
 
 
 def test_papers_name_functions_that_exist():
-    """`file` `name`, `name`, `file` `name` ...: each name is one that its file defines."""
+    """`file` `name`, `name`, `file` `name` ...: the file defines each name after it."""
     named = 0
     for line in TEXT["docs/papers.md"].splitlines():
         for path, names in re.findall(r"`([\w/]+\.(?:py|h))`((?:,? `\w+`)+)", line):

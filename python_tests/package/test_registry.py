@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the registry calls and numbers is what the libraries, the headers and Triton call and number it.
+"""The registry's names and numbers equal those in the libraries, the headers and Triton.
 
-The headers are asked by a program that is made of the registry: what is called otherwise there does not compile, and
-neither does a switch that lacks an enumerator.
+For the headers, a C++ program is generated from the registry. It does not compile if a name differs, or if a switch
+lacks an enumerator.
 """
 
 import importlib
@@ -32,7 +32,7 @@ def dtype(name):
     return name.capitalize().replace("Bfloat", "BFloat")
 
 
-ENUMS = {  # of C++ -> {enumerator: number}; kOneHot and kNothing are kinds that no caller names
+ENUMS = {  # C++ enum -> {enumerator: number}; kOneHot and kNothing are kinds that callers cannot give
     "Rule": {f"Rule::k{camel(name)}": rule.code for name, rule in registry.RULES.items()},
     "Method": {f"Method::k{camel(name)}": method.code for name, method in registry.TREE_METHODS.items()},
     "Kind": {f"Kind::k{camel(name)}": code for name, code in registry.ROW_KINDS.items()}
@@ -59,11 +59,11 @@ HEADERS = (
     *("core/final_token", "core/philox", "core/row", "rules/rule"),
     *("ops/build_tree/build_tree", "ops/tree_mask/tree_mask", "ops/verify_tree/tree"),
 )
-ALPHAS = (0.0, 0.5, 1.0)  # the ends where a rule may be the exact one, and none
+ALPHAS = (0.0, 0.5, 1.0)  # parameters at which a rule may equal the exact one, and none
 
 
 def statements():
-    """(what, its value here, a C++ expression of it there)"""
+    """Yield (name, value in the registry, C++ expression for it)."""
     for name, number in NUMBERS.items():
         yield name, number, name
     for values in ENUMS.values():
@@ -91,7 +91,7 @@ def statements():
 
 
 def program():
-    """Prints every value of C++, a line each."""
+    """Generate a program that prints every C++ value on its own line."""
     lines = [*(f'#include "{CSRC}/{header}.h"' for header in HEADERS), "#include <cmath>", "#include <cstdio>"]
     lines += ["#include <string>", "using namespace specdec;"]
     for enum, values in ENUMS.items():
@@ -119,7 +119,7 @@ def test_the_headers_say_what_the_registry_says(tmp_path):
     there = subprocess.run([binary], check=True, capture_output=True, text=True).stdout.split()
     wanted = [(what, f"{float(here):.9g}") for what, here, _ in statements()]
     assert [(what, x) for (what, _), x in zip(wanted, there, strict=True)] == wanted
-    # The other way round: a switch that lacks an enumerator is an error.
+    # Conversely: a switch that lacks an enumerator is an error.
     source.write_text(program().replace("case Kind::kNothing: ", ""))
     refused = subprocess.run(
         [CXX, "-std=c++20", "-Werror=switch", "-fsyntax-only", source], capture_output=True, text=True
@@ -141,7 +141,7 @@ def test_the_libraries_define_these_ops():
 
 
 def test_triton_numbers_alike():
-    """Every constant of Triton's that bears a name of the registry's."""
+    """Every constant of Triton's that has a name in the registry."""
     pytest.importorskip("triton")
     wanted = {name.upper(): rule.code for name, rule in registry.RULES.items()}
     wanted |= {name.upper(): method.code for name, method in registry.TREE_METHODS.items()}
@@ -161,7 +161,7 @@ def test_triton_numbers_alike():
 
 
 def test_every_list_walks_over_the_registry(monkeypatch):
-    """An op that is in the registry alone is missed by each of them, by its name."""
+    """Each list notices an op that is in the registry only, and names it."""
     monkeypatch.setattr(registry, "OPS", (*registry.OPS, "throw_away"))
     monkeypatch.setattr(registry, "FUNCTIONS", (*registry.FUNCTIONS, "throw_away"))
     kept = {name: module for name, module in sys.modules.items() if name.split(".")[0] in ("bench", "gates")}

@@ -14,7 +14,7 @@ from specdec_kernels.selfcheck import trees as selfcheck_trees
 
 @pytest.fixture
 def report(monkeypatch, capsys):
-    """run() with fewer draws, and what it printed."""
+    """Return run() with fewer draws, and its output."""
     monkeypatch.setattr(selfcheck_chains, "STEPS", 250_000)
     monkeypatch.setattr(selfcheck_trees, "TREE_STEPS", 100_000)
     monkeypatch.setattr(selfcheck_rules, "RULE_STEPS", 100_000)
@@ -39,7 +39,7 @@ class ResidualIsP(Plain):
 
 @pytest.fixture
 def fails(report, monkeypatch):
-    """Whether one check alone, of its name, finds an op that is another."""
+    """Return whether a single check, given by its name, fails for a wrong op."""
 
     def go(check, op, wrong):
         monkeypatch.setattr(selfcheck, "CHECKS", {check: selfcheck.CHECKS[check]})
@@ -53,12 +53,12 @@ def fails(report, monkeypatch):
 
 @pytest.mark.parametrize("check", ["float64 reference", "joint law, T = 1"])
 def test_wrong_ops_fail(fails, check):
-    """Reference and joint law each catch a residual that is p."""
+    """The reference and the joint distribution each detect a residual that is p."""
     assert fails(check, "verify_chain", ResidualIsP())
 
 
 def merged(honest):
-    """Merged nodes are tested once, however often they were drafted."""
+    """Tests merged nodes once, however often they were drafted."""
     return lambda tree, p, q, **options: honest(tree[:2], p, q, **options)
 
 
@@ -76,7 +76,7 @@ def token_by_token(honest):
 
 
 def bonus_of_p(honest):
-    """The draft's row at the end is not read."""
+    """Ignores the draft's row for the bonus position."""
     return lambda target, tokens, draft, **options: honest(target, tokens, draft[:, :-1].contiguous(), **options)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every mutant of a source finds the text that it replaces, once: an edit that loses one is noticed in the quick tests,
-long before the mutants themselves are compiled."""
+"""The text that a mutant of a source replaces occurs exactly once. This quick test finds edits that lose one, long
+before the mutants are compiled."""
 
 import importlib
 import re
@@ -23,7 +23,7 @@ LISTS = {
 
 
 def changes(x):
-    """Every (file, what it says, what the mutant says) in an entry of a list."""
+    """Yield every (file, its text, the mutant's text) in an entry of a list."""
     if isinstance(x, (tuple, list)):
         first = x[:3]
         if all(isinstance(y, str) for y in first) and re.fullmatch(r"[\w/]+\.(h|cuh|cu|cpp|py)", first[0]):
@@ -34,7 +34,7 @@ def changes(x):
 
 
 def lost(mutants):
-    """Those that cannot be made of the sources as they are, or are no change."""
+    """Return the mutants whose text is not in the sources, or that change nothing."""
     found = {}
     for name, entry in mutants.items():
         made = [*changes(entry)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make` says while a command runs."""
+"""The output of `make` while a command runs."""
 
 import sys
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""specdec_kernels.testing: its statistics against scipy's, its enumerations, its errors, its examples, its fixtures."""
+"""specdec_kernels.testing: its statistics against scipy's, its enumerations, errors, examples and fixtures."""
 
 import doctest
 import importlib
@@ -26,7 +26,7 @@ rng = np.random.default_rng
 
 @pytest.mark.parametrize("freedom", [1, 2, 5, 50, 1000, 30_000])
 def test_the_tail_is_scipys(freedom):
-    """As far out as float64 goes."""
+    """In the tails as far as float64 goes."""
     for p in (0.999, 0.5, 1e-2, 1e-6, 1e-50, 1e-150, 1e-290):
         x = stats.chi2.isf(p, freedom)
         assert statistics.chi_square_tail(x, freedom) == pytest.approx(stats.chi2.sf(x, freedom), rel=1e-8)
@@ -50,8 +50,8 @@ def test_the_chi_square_is_scipys():
 
 @pytest.mark.parametrize("kind", ["spread", "one cell"])
 def test_a_shift_of_what_it_detects_is_found(kind):
-    """Of the detectable size, spread over all cells (the least visible) or not: found 99 times in 100. Half of it is
-    missed."""
+    """A shift of the detectable size, spread over all cells (the hardest to see) or not, is found 99 times in 100. Half
+    of it is missed."""
     cells, n = 40, 50_000
     law, sign = np.full(cells, 1 / cells), np.resize([1.0, -1.0], cells)
     detects = testing.check_counts(rng(0).multinomial(n, law), law).detects
@@ -68,7 +68,7 @@ def test_a_shift_of_what_it_detects_is_found(kind):
 
 
 def test_right_draws_pass_as_often_as_stated():
-    """p-values of right draws are uniform, on cells of which half are rare."""
+    """p-values of right draws are uniform, with cells of which half are rare."""
     law = 0.8 ** np.arange(60)
     law /= law.sum()
     values = [testing.check_counts(c, law).p_value for c in rng(3).multinomial(3000, law, size=400)]
@@ -93,11 +93,11 @@ def test_impossible_outcomes_fail_at_once():
 
 
 def test_outcomes_as_good_as_impossible_fail():
-    """e^-50 on peaked rows; in a shared cell they would be lost among others."""
+    """Outcomes of e^-50 on peaked rows fail. In a shared cell they would not be noticed."""
     law = {0: 0.5, 1: 0.4999, 2: 1e-4 - 1e-21, 3: 1e-21}
     assert not testing.check_counts({0: 50_000, 1: 49_989, 2: 10, 3: 1}, law)
     assert testing.check_counts({0: 50_000, 1: 49_989, 2: 11}, law)
-    once = {0: 0.5, 1: 0.5 - 1e-7, 2: 1e-7}  # expected .01 times: once is no proof, five times are
+    once = {0: 0.5, 1: 0.5 - 1e-7, 2: 1e-7}  # expected .01 times: one is accepted, five fail
     assert testing.check_counts({0: 50_000, 1: 49_999, 2: 1}, once)
     assert not testing.check_counts({0: 50_000, 1: 49_995, 2: 5}, once)
 
@@ -116,7 +116,7 @@ def test_the_text_names_the_worst_cells():
 
 
 def test_rows_are_counted_whatever_their_ids():
-    """Ids that no fixed number of bits holds, pads of any negative number."""
+    """Ids too large for any fixed number of bits, and padding of any negative number."""
     for ids in ([0, 1, 7], [0, 151_935, 2**40], [2**62, 3, 2**61]):
         rows = np.array(ids)[rng(0).integers(3, size=(3000, 9))]
         ends = rng(1).integers(10, size=3000)
@@ -162,7 +162,7 @@ def test_batches_cover_the_seeds():
 
 
 def test_steps_are_what_they_say():
-    """Rows follow the drafts; drafts have the reported distribution; probabilities are those of the transform."""
+    """Rows follow the drafts, drafts have the reported distribution, and probabilities are the transform's."""
     case = testing.Case("halves", "", lambda t: np.arange(3.0) + sum(t), lambda t: -np.arange(3.0) * (1 + len(t)), 2,
                         transform=lambda row, t: testing.softmax(row, temperature=2.0))  # fmt: skip
     step = case.step(torch.arange(5000))
@@ -179,7 +179,7 @@ def test_steps_are_what_they_say():
 
 
 def test_cases_are_worth_their_names():
-    """Their texts differ, and each of them accepts and rejects, but where the draft is the target."""
+    """Descriptions differ. Each case accepts and rejects, except where draft and target are equal."""
     cases = testing.cases()
     assert len({case.name for case in cases}) == len({case.finds for case in cases}) + 1 == len(cases)  # gap() twice
     for case in cases:
@@ -266,16 +266,16 @@ def test_sampler(assert_law):
 
 @pytest.mark.slow
 def test_fixtures(tmp_path):
-    """Every case in turn, the shifts listed, the report's text where one fails."""
+    """Every case in turn, with the detected shifts listed and the report's text of a failure."""
     (tmp_path / "test_mine.py").write_text(PLUGIN)
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["specdec_kernels.testing.pytest_plugin"]\n')
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "test_mine.py"]
-    longer = ("CI", "BUILD_NUMBER")  # where they are set, pytest's summary repeats the whole of an error
+    longer = ("CI", "BUILD_NUMBER")  # if these are set, pytest's summary repeats the whole error
     env = {name: x for name, x in os.environ.items() if not name.startswith("PYTEST_") and name not in longer}
     env |= {"PYTHONPATH": str(paths.ROOT)}
     out = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     n = len(testing.cases())
     assert f"1 failed, {n} passed" in out.stdout, out.stdout + out.stderr
-    assert out.stdout.count("draws detect a shift of") == n + 2  # the failed one in its traceback too
+    assert out.stdout.count("draws detect a shift of") == n + 2  # also the failed one, in its traceback
     assert "test_mine.py::test_verifier[gaps of 300]: gaps of 300: pass, p = " in out.stdout
     assert "AssertionError: FAIL, p = 0 " in out.stdout and "impossible outcomes drawn: (2,) 100 times" in out.stdout

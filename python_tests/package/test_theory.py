@@ -29,7 +29,7 @@ def test_golden_numbers():
     assert theory.operations_factor(0.8, 5, 0.05) == pytest.approx(1.694097, abs=5e-7)
 
 
-# alpha, c of the draft model; those of what drafts for it; the best factor and its gammas without and with the latter
+# alpha and c of the draft model; those of its own drafter; the best factor and its gammas, without and with the latter
 HIERARCHIES = [
     ((0.9, 0.1), (0.8, 0.002), (3.430947, 10), (5.880037, 17, 11)),
     ((0.8, 0.05), (0.7, 0.002), (3.092080, None), (3.807480, 11, 6)),
@@ -39,7 +39,7 @@ HIERARCHIES = [
 
 @pytest.mark.parametrize("outer, inner, alone, together", HIERARCHIES)
 def test_hierarchical_factor_golden(outer, inner, alone, together):
-    """And no other pair of lengths is better."""
+    """No other pair of lengths is better."""
     (alpha, c), (inner_alpha, inner_c) = outer, inner
     gamma = theory.best_gamma(alpha, c)
     assert theory.walltime_factor(alpha, gamma, c) == pytest.approx(alone[0], abs=5e-7)
@@ -154,8 +154,9 @@ def test_every_public_function_has_an_example_that_holds(part):
 
 @pytest.mark.parametrize("gamma", [1, 2, 5, 16])
 def test_the_rate_for_so_many_tokens(gamma):
-    """At one draft tokens are 1 + alpha; at the ends all or none are kept; between, what was put in comes out."""
+    """At one draft the number of tokens is 1 + alpha. At the ends all or none are kept. In between, the inverse returns
+    its input."""
     for alpha in (0.0, 1e-6, 0.25, 0.6, 0.9, 1 - 1e-9, 1.0):
         found = theory.alpha_for_tokens(theory.expected_tokens(alpha, gamma), gamma)
-        assert found == pytest.approx(alpha, abs=4e-16 * (gamma + 1))  # roundings of the sum over its slope, >= 1
+        assert found == pytest.approx(alpha, abs=4e-16 * (gamma + 1))  # roundings of the sum divided by its slope, >= 1
     assert theory.alpha_for_tokens(1.25, 1) == pytest.approx(0.25, abs=4e-16)

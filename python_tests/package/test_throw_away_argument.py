@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An argument is its row of the table, a parameter of the op's header and one of the public function: one is added to
-a copy of the tree, built, and taken by everything that calls the op. Triton and the reference, which do not know it,
-refuse it by name.
+"""An argument is its row of the table, a parameter of the op's header and one of the public function. This test adds
+one to a copy of the tree and builds it, and all code that calls the op uses it. Triton and the reference, which do not
+know it, refuse it by name.
 
-test_argument_table.py has the quick half: a row without its copies names each place that lacks one.
+test_argument_table.py has the quick half: for a row without its copies, each missing place is named.
 """
 
 import pytest
 from support.source_trees import copied, run
 
-pytestmark = pytest.mark.thorough  # it builds the library anew
+pytestmark = pytest.mark.thorough  # it builds the library again
 
-CHANGES = [  # (file, what it says, what it is to say): three files of the product
+CHANGES = [  # (file, its text, the new text): three files of the product
     (
         "specdec_kernels/arguments.py",
         '        *_randomness("request", "B, G+1"),\n        *_LAST,\n',
@@ -41,7 +41,7 @@ CHANGES = [  # (file, what it says, what it is to say): three files of the produ
         "        out: contiguous tensors of the result's shapes",
     ),
     ("specdec_kernels/ops/verify_chain.py", "(uniforms), num_requests)\n", "(uniforms), num_requests, heat)\n"),
-    # No product: what Triton and the reference do not take yet is written down.
+    # Not product code: the list of arguments that Triton and the reference do not support yet.
     (
         "python_tests/package/test_argument_table.py",
         "NOT_YET: dict[tuple[str, str], list[str]] = {}",
@@ -121,7 +121,7 @@ for call, kind, says in (
     except kind as error:
         assert says in str(error), error
 """
-LISTS = {  # what walks over the op's arguments
+LISTS = {  # tests that visit all arguments of an op
     "python_tests/package/test_argument_table.py": "verify_chain or page or everywhere or order",
     "python_tests/ops/test_example_calls.py": "verify_chain or every_parameter",
     "python_tests/ops/test_checks.py": "",

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An op is its own files and three lines elsewhere: one is added to a copy of the tree, built, and found by every list.
+"""An op is its own files and three lines elsewhere. This test adds one to a copy of the tree and builds it, and every
+list finds it.
 
 test_registry.py has the quick half: lists that are read in this process, with a name in the registry and no files.
 """
@@ -9,7 +10,7 @@ from gates.wheel_check import on_cpu
 from support.argument_copies import READERS
 from support.source_trees import add, copied, run
 
-pytestmark = pytest.mark.thorough  # it builds the library anew
+pytestmark = pytest.mark.thorough  # it builds the library again
 
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 FILES = {
@@ -172,7 +173,7 @@ LINES = [  # (file, the line before, the line)
         "from specdec_kernels.ops.in_vocabulary import in_vocabulary as in_vocabulary\n",
     ),
 ]
-FOUND_BY = {  # a test of a list, or what a command must print
+FOUND_BY = {  # a test of a list, or a command's required output
     "python_tests/ops/test_in_vocabulary.py": 2,
     "python_tests/ops/test_example_calls.py": 4,
     "python_tests/ops/test_arguments.py": 4,
@@ -240,7 +241,7 @@ print(sk.in_vocabulary(**call.arguments).equal(sk.reference.in_vocabulary(**call
 
 
 def test_the_readme_lacks_it(tree):
-    """Its table is held to the registry, so a new op does not stay unmentioned."""
+    """The README's table is compared with the registry, so a new op must be mentioned."""
     command = ["-m", "pytest", "-p", "no:cacheprovider", "python_tests/package/test_readme.py", "-k", "table_of_ops"]
     with pytest.raises(AssertionError, match="in_vocabulary"):
         run(tree, *command)

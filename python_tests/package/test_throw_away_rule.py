@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rule is its row of the registry, a row and a case in C++, a case in Triton and a function of the reference: one is
-added to a copy of the tree, built, and answers alike on every backend.
+"""A rule is its row of the registry, a row and a case in C++, a case in Triton and a function of the reference. This
+test adds one to a copy of the tree and builds it, and results are the same on every backend.
 
-test_registry.py has the quick half: every column of C++'s table is the registry's.
+test_registry.py has the quick half: every column of C++'s table equals the registry's.
 """
 
 import pytest
 from support.source_trees import add, copied, run
 
-pytestmark = pytest.mark.thorough  # it builds the library anew
+pytestmark = pytest.mark.thorough  # it builds the library again
 
 LINES = [  # (file, the line before, the lines)
     (
@@ -37,7 +37,7 @@ LINES = [  # (file, the line before, the lines)
         "    return False, (w,)\n",
         "\n\ndef sure(chain, i, d, p, eps):\n    return chain.chance.reaches(p.p[d], eps), ()\n",
     ),
-    # No product: the values of parameters that random batches take.
+    # Not product code: the parameters that random batches use.
     (
         "python_tests/support/rule_cases.py",
         '    "thresholds": [(0.9, 0.95), (0.35, 0.6)],\n',
@@ -90,7 +90,7 @@ def test_triton_takes_it(tree):
 
 
 def test_the_simulated_device_takes_it(tree):
-    """It looks at no value before kernels run, so nothing is raised."""
+    """The simulated device checks no values before kernels run, so nothing is raised."""
     loaded = 'from tools.cuda_on_cpu.build import CSRC, load\nload("fast", CSRC, ("verify_chain",))\n'
     run(tree, "-c", loaded + CALLS)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A view of a row is its own file and one place of a backend: one that negates the logits of odd ids is added to a copy
-of the tree, built, and every op answers as it does to rows written out, bit for bit. So nobody reads around that place.
-"""
+"""A view of a row is its own file and one place of a backend. This test adds one, which negates the logits of odd ids,
+to a copy of the tree. Every op then gives, bit for bit, its results on rows with the view already applied, so no code
+reads rows elsewhere."""
 
 import json
 import random
@@ -18,7 +18,7 @@ from specdec_kernels.arguments import TABLE
 from specdec_kernels.rows import Rows
 from specdec_kernels.rules import TABLE as RULES
 
-pytestmark = pytest.mark.thorough  # it builds the library anew
+pytestmark = pytest.mark.thorough  # it builds the library again
 
 SLOWER = {"cpu": 1, "cuda-on-cpu": 4, "triton-interpret": 16, "reference": 4}
 READ_ROWS = [op for op, row in TABLE.items() if any(x.type.startswith("rows") for x in row)]
@@ -42,7 +42,7 @@ def rules_of(arguments):
 
 
 def hostile_calls(op, backend):
-    """As many as a backend runs soon, and behind them those with a method or rule that is not among them."""
+    """Yield as many calls as a backend can run in short time, then those with a method or rule not among these."""
     seen, enough = set(), (1600 if op.startswith("verify") else 160)
     for i in range(enough):
         _, arguments = call = public(op, hostile.call(op, random.Random(f"{op} {i}")))
@@ -53,7 +53,7 @@ def hostile_calls(op, backend):
 
 
 def calls(backend):
-    """Ordinary and hostile ones, and every form of a call on rows of many chunks."""
+    """Yield ordinary and hostile calls, and every form of a call on rows of many chunks."""
     for op in READ_ROWS:
         yield from hostile_calls(op, backend)
         for V, dtype in ((37, torch.float32), (3001, torch.bfloat16), (40_000, torch.float16)):
@@ -62,7 +62,7 @@ def calls(backend):
 
 @pytest.fixture(scope="module", params=VIEWS)
 def given(request):
-    """(a backend, calls that it serves)"""
+    """A backend, and the calls that it supports."""
     return request.param, [x for x in calls(request.param) if backends.serves(request.param, *x)]
 
 
@@ -77,7 +77,7 @@ def tree(tmp_path_factory):
 
 
 def test_calls_are_of_every_kind(given):
-    """Every method and rule; stores, ragged and padded batches; each dtype."""
+    """Every method and rule, stores, ragged and padded batches, and each dtype occur."""
     backend, asked = given
     seen = {op: [arguments for name, arguments in asked if name == op] for op in READ_ROWS}
     for method in ("token", "block"):
@@ -99,8 +99,8 @@ def padded(op):
 
 
 def test_ops_see_rows_as_if_written_out(given, tree):
-    """To rows that the view shows as they were given the tree with it answers as this one does; to those as they lie it
-    does not."""
+    """The view undoes itself: on negated rows the tree with the view gives this tree's results, on plain rows it does
+    not."""
     backend, asked = given
     torch.save(asked, tree / "calls.pt")
     run(tree, "-c", IN_TREE, backend, PYTHONPATH=f"{tree}:{tree}/python_tests")
@@ -113,7 +113,7 @@ def test_ops_see_rows_as_if_written_out(given, tree):
 
 
 def test_shards_are_seen_alike(tree):
-    """What ranks make of their chunks is what the op makes of whole rows, both with the view."""
+    """Ranks' results from chunks equal the op's on whole rows, both with the view."""
     chosen = ("-k", "chunks or many_rows", "python_tests/sharded/test_sharded_ops.py")
     out = run(tree, "-m", "pytest", "-p", "no:cacheprovider", "-q", *chosen)
     assert "...." in out

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests a tier takes, which kernels never ran, and parts of test-all that are not run again."""
+"""The tests that a tier takes, the kernels that never ran, and parts of test-all that are not run again."""
 
 from itertools import product
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ WIDTHS, DTYPES = [1, 5, 33, 1025], [torch.float32, torch.bfloat16]
 
 
 def item(name, *marks, backend=None, **params):
-    """What tiers asks of a collected test, each of its parameters from a mark of its own."""
+    """Return a stand-in for a collected test, with one parametrize mark per parameter."""
     marks = [SimpleNamespace(name=mark, args=()) for mark in marks]
     marks += [SimpleNamespace(name="parametrize", args=(argument, ())) for argument in params]
     given = params | ({"op_backend": backend} if backend else {})
@@ -78,7 +78,7 @@ def test_marks(marks, backend, taken):
 
 
 def kernel(rows, stats, METHOD: "constexpr", WIDTH: "constexpr"):  # noqa: F821
-    """A Triton kernel's signature."""
+    """Return a Triton kernel's signature."""
 
 
 def test_a_specialisation_that_never_ran_is_listed(monkeypatch):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machinery under the other tests: what travels to a backend's process and back, and the tally of flips."""
+"""The machinery of the other tests: sending data to a backend's process and back, and the count of differing
+requests."""
 
 import os
 from collections import Counter
@@ -43,7 +44,7 @@ def refuses(x):
     ids=["dense", "transposed", "empty", "expanded", "scalar", "strided and shifted", "slice", "bool"],
 )
 def test_a_tensor_arrives_as_it_is(other, x):
-    """Values, dtype, strides, and where it lies in a vector of 16 bytes; the way back the same."""
+    """Values, dtype, strides and the alignment to 16 bytes stay the same, there and back."""
     stride, offset, alignment, back = other.call(layout, x)
     assert (stride, offset) == (x.stride(), x.storage_offset()) and (
         x.numel() == 0 or alignment == offset * x.element_size() % 64
@@ -62,7 +63,7 @@ def meets_a_gpu_error():
 
 
 def test_an_error_of_a_gpu_ends_the_process():
-    """Every call behind it would fail, of tests that have done nothing wrong."""
+    """Later calls would all fail, and with them tests that have done nothing wrong."""
     worker = Worker("cpu elsewhere", {"SPECDEC_BACKEND": "cpu"})
     with pytest.raises(torch.AcceleratorError, match="illegal memory access"):
         worker.call(meets_a_gpu_error)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A call that refuses rules by which what is emitted need not follow the target. That the table's parameters are the
-right ones test_rules_reference.py shows by enumeration."""
+"""require_exact=True refuses every rule and parameter under which the output need not follow the target distribution.
+test_rules_reference.py shows by enumeration which ones these are."""
 
 import pytest
 import torch
@@ -72,7 +72,7 @@ def test_what_cannot_be_looked_at():
 
 
 def test_the_table():
-    """Rules that are exact nowhere say so; defaults stand in for what is not given."""
+    """Rules that are exact for no parameter are marked so, and the defaults replace parameters that are not given."""
     assert {name for name in RULES if keeps_target(name)} == {
         name for name in RULES if RULES[name].keeps_target_at is not None
     }

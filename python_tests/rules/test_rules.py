@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_chain by rule and by block: against the float64 reference, the exact laws, and each request against itself
-alone."""
+"""verify_chain with rules and with block verification, against the float64 reference and enumerated distributions. A
+request's result must not depend on the rest of its batch."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_agrees_on_probability_rows(verify, op_backend, method):
 @pytest.mark.parametrize("method", ["token", "block"])
 @pytest.mark.slow_in_triton
 def test_stats_handed_over(verify, op_backend, method):
-    """The unscaled confidences are found though the stats are of other laws."""
+    """With given stats of scaled, filtered rows, the rules still find the confidences of the unscaled rows."""
     args = rule_cases.chain(7, rule_cases.count(300, op_backend), 3, 1300, method, filtered=True, dtype=BF16)
     want = verify(**args)
     for prefix, logits in (("", "target_logits"), ("draft_", "draft_logits")):
@@ -58,9 +58,12 @@ OFF = {side + name: value for side in ("", "draft_") for name, value in (("top_k
 @pytest.mark.parametrize("method", ["token", "block"])
 @pytest.mark.slow_in_triton
 def test_mixed_requests_are_alone(verify, op_backend, method):
-    """A batch of 64 mixing all rules, greedy and sampled, with and without filters: each request gets what it gets
-    alone, by name and without the filters that it has off, bit for bit."""
-    slow = op_backend == "triton-interpret"  # half a second for a request that is filtered
+    """Each request of a mixed batch gets, bit for bit, what it gets alone.
+
+    The batch of 64 mixes all rules, greedy and sampled, with and without filters. The call with one request gives the
+    rule by name, and leaves out the filters that are off.
+    """
+    slow = op_backend == "triton-interpret"  # a filtered request takes half a second
     G, V = (2, 1031) if slow else (3, 3001)  # rows of several chunks, not aligned
     args = rule_cases.chain(
         41, 64, G, V, method, filtered=True, bonus_row=True, kinds=["near", "identical", "dirichlet"]
@@ -115,9 +118,8 @@ GOLDEN = {  # algorithms.md 1.1 and 3
 @pytest.mark.slow
 def test_law_of_one_step(sweep, name, pair):
     n = 1024
-    golden = [
-        a if isinstance(a, tuple) else (a,) for rule, a in GOLDEN if rule == name and pair == "golden"
-    ]  # elsewhere some tie
+    # with the other pairs, some of these parameters would tie
+    golden = [a if isinstance(a, tuple) else (a,) for rule, a in GOLDEN if rule == name and pair == "golden"]
     for alpha in rule_cases.ALPHAS[name] + golden:
         got = measured_law(sweep, *PAIRS[pair], name, None if not alpha else alpha if len(alpha) == 2 else alpha[0], n)
         want = one_step(*PAIRS[pair], name, alpha).emitted
@@ -135,8 +137,8 @@ def test_lenience_golden(sweep, sweep_backend):
 
 @pytest.mark.one_backend
 def test_block_golden(sweep, sweep_backend):
-    """p = (1/3, 2/3), q = (2/3, 1/3), two drafts: 11/9 are accepted, by 10/9 token by token. d = (0, 0): r = (1/2,
-    1/4), and s_1 = 0, so tau is 2 or 0."""
+    """p = (1/3, 2/3), q = (2/3, 1/3), two draft tokens: on average block verification accepts 11/9, token by token
+    10/9. Drafts (0, 0) have r = (1/2, 1/4) and s_1 = 0, so tau is 2 or 0."""
     n = {"cuda-on-cpu": 6}.get(sweep_backend, 32)
     p, q = ln(1 / 3, 2 / 3), ln(2 / 3, 1 / 3)
     u = torch.cartesian_prod(*[torch.from_numpy(quadrature.strata(n))] * 2)
@@ -156,8 +158,8 @@ def test_block_golden(sweep, sweep_backend):
 @pytest.mark.law
 @pytest.mark.slow
 def test_joint_law(sweep, name):
-    """Two positions whose rows depend on what came before, the bonus scored by the draft: tokens and lengths have the
-    exact law, and completed by pi they are a product of pi."""
+    """Two positions whose rows depend on the prefix, with a bonus row from the draft: tokens and lengths are
+    distributed as enumerated by chain_law."""
     n = 100_000
     p_row, q_row = checks.noise(3, 4), checks.noise(4, 4)
     alpha = rule_cases.ALPHAS[name][-1]
@@ -193,8 +195,8 @@ def test_joint_law(sweep, name):
 @pytest.mark.law
 @pytest.mark.slow
 def test_block_accepts_as_expected(sweep):
-    """10^4 row sets: the mean of tau is that of sum r_i, at least sum prod min(1, p / q), and tokens stay in the
-    vocabulary."""
+    """Over 10^4 sets of rows, block verification accepts sum r_i tokens on average, and token by token sum prod min(1,
+    p / q). The first sum is never smaller."""
     B, G, V = 10_000, 4, 8
     args = cases.chain(77, B, G, V, dirty=False, kinds=["dirichlet", "near", "peaked"])
     p, q = args["target_logits"].double().softmax(-1), args["draft_logits"].double().softmax(-1)
@@ -224,7 +226,8 @@ RATES = (1.0, 0.4, 0.75)
 
 @pytest.mark.parametrize("form", ["tuple", "[1, G]", "[B, G]", "mixed rules"])
 def test_a_synthetic_rate_of_each_position(verify, form):
-    """A draft is kept iff its uniform lies below its position's rate, here the requests' own turned by one."""
+    """A draft is accepted iff its uniform lies below its position's rate. In "[B, G]" and "mixed rules", the rates of
+    every other request are rotated by one position."""
     B, G, V = 24, 3, 7
     u = torch.rand(B, G + 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     rates = torch.tensor(RATES).expand(B, G).clone()
@@ -232,7 +235,7 @@ def test_a_synthetic_rate_of_each_position(verify, form):
     rule, alpha = "synthetic", {"tuple": RATES, "[1, G]": rates[1:2], "[B, G]": rates}.get(form)
     if form == "mixed rules":
         rule = torch.full((B,), sk.RULES["synthetic"])
-        rule[:3] = sk.RULES["ensemble"]  # takes its first position's, here 1 or .75
+        rule[:3] = sk.RULES["ensemble"]  # ensemble takes the first position's rate: here 1 or .75
         alpha = torch.stack([rates, rates + 9], 2)[..., :1].expand(B, G, 1)
     target = torch.randn(B, G + 1, V, generator=torch.Generator().manual_seed(3))
     drafts = torch.randint(0, V, (B, G), generator=torch.Generator().manual_seed(4))
@@ -262,5 +265,5 @@ def test_rates_that_do_not_fit(verify, op_backend):
         with pytest.raises(ValueError, match="alpha of rule 'synthetic' must be in .0, 1., got 2 at index 1"):
             verify(*args, uniforms=u, rule="synthetic", alpha=torch.tensor([[1.0, 1, 1], [1, 1, 2]]))
     else:
-        wild = torch.tensor([[1.0, 1, 1], [2, torch.nan, -1]])  # the nearest inside, or the default
+        wild = torch.tensor([[1.0, 1, 1], [2, torch.nan, -1]])  # clamped to [0, 1]; NaN gives the default
         assert verify(*args, uniforms=u, rule="synthetic", alpha=wild).num_accepted.tolist() == [3, 1]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rule decides just to either side of where it changes its mind: the uniform, the parameter, the final
-draw."""
+"""Each rule's decision on both sides of every turning point: of the uniform, of the parameter and of the final draw."""
 
 import pytest
 from support import rule_cases, rule_decisions

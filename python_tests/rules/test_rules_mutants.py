@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of the rules tell the rules apart: an op that takes one for another, or a parameter for another, is
-caught."""
+"""The checks of the rules find an op that confuses two rules or two parameters."""
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from specdec_kernels.rules import NAMES, RULES
 
 pytestmark = pytest.mark.slow
 
-CONFUSED = {  # rule: what a wrong op makes of (rule, alpha)
+CONFUSED = {  # rule: the (rule, alpha) that a wrong op uses for it
     "chow": [lambda a: ("diff", a), lambda a: ("chow", 1 - a[0])],
     "chow_log": [lambda a: ("chow_log", a[0] / 3)],
     "diff": [lambda a: ("opt", a)],
@@ -41,7 +40,8 @@ def number(alpha):
 
 @pytest.mark.parametrize("rule, i", MUTANTS)
 def test_a_confused_rule_is_caught(rule, i):
-    """By the law of one step on the two pairs, or by agreement on batches of that rule."""
+    """Either the distribution of one step on one of PAIRS differs, or a batch under that rule disagrees with the
+    reference."""
 
     def mutant(*args, rule=None, alpha=None, **kwargs):
         given = (alpha,) if isinstance(alpha, (int, float)) else alpha
@@ -66,7 +66,8 @@ def test_a_confused_rule_is_caught(rule, i):
 
 @pytest.mark.parametrize("what", ["method", "bonus", "alpha of the neighbour", "codes shifted"])
 def test_a_wrong_batch_is_caught(what):
-    """Block taken for token, the row at the end not read, parameters or rules of another request: agreement fails."""
+    """Agreement with the reference fails if the op takes block verification for the token method, ignores the draft's
+    bonus row, or uses another request's parameters or rule."""
     args = rule_cases.chain(23, 300, 3, 9, "block", bonus_row=True)
     wrong = dict(args)
     if what == "method":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules' laws by exact enumeration: the chain law of every rule and method against the law that defines the
-rule."""
+"""The rules' output distributions by exact enumeration: chain_law, for every rule and method, against the distribution
+that defines the rule."""
 
 import importlib
 import itertools
@@ -120,8 +120,8 @@ SIZES = {"random": (4, 2), "tempered": (3, 3), "zeros": (3, 2), "equal": (3, 2),
 @pytest.mark.parametrize("kind", SIZES)
 @pytest.mark.parametrize("method, rule", COMBINATIONS)
 def test_chain_law_is_the_product_of_the_rules_law(method, rule, kind):
-    """Every emitted token has the law that defines the rule, whatever stands before it; the bonus too where its row is
-    given."""
+    """Every emitted token follows the distribution that defines the rule, whatever its prefix. So does the bonus token
+    if the draft's row for it is given."""
     V, gamma = SIZES[kind]
     p, q, p1, q1 = rows_of(kind, V)
     wide = (lambda row: lambda t: np.eye(V)[row(t)]) if kind == "one-hot" else lambda row: row
@@ -140,7 +140,7 @@ def test_chain_law_is_the_product_of_the_rules_law(method, rule, kind):
 @pytest.mark.parametrize("kind", ["tempered", "zeros", "one-hot"])
 @pytest.mark.parametrize("method, rule", COMBINATIONS)
 def test_the_walk_has_the_law(method, rule, kind):
-    """The decisions of reference.verify_chain, enumerated, against the closed form of the same law."""
+    """The decisions of reference.verify_chain, enumerated, give the same distribution as the closed form."""
     p, q, p1, q1 = rows_of(kind, 3)
     for gamma, end_row in ((1, False), (2, True)):
         args = dict(method=method, rule=rule, alpha=ALPHAS[rule], p1=p1, q1=q1, end_row=end_row and kind != "one-hot")
@@ -150,7 +150,8 @@ def test_the_walk_has_the_law(method, rule, kind):
 @pytest.mark.parametrize("method", ["token", "block"])
 @pytest.mark.parametrize("vocab", [2, 6])
 def test_drafts_narrower_and_wider(method, vocab):
-    """Missing ids have q = 0; ids behind the target's vocabulary are never emitted, and exact stays exact."""
+    """A narrower draft has q = 0 for missing ids. Ids beyond the target's vocabulary are never emitted, and the exact
+    rule stays exact."""
     p, q = random_rows(1, 4), random_rows(2, vocab)
     law = chain_law(p, q, 2, method=method)
     assert distance(testing.complete_law(law, p, 3), testing.enumerate_law(p, 3)) < EXACT
@@ -165,7 +166,7 @@ def test_drafts_narrower_and_wider(method, vocab):
 
 
 def test_the_parameters_are_telling():
-    """Over the rows of the tests above every rule changes the law, and every row rule both keeps and defers."""
+    """On the rows of the tests above, every rule changes the distribution, and every row rule both keeps and defers."""
     for rule in [*ALPHAS][1:]:
         kinds = set()
         for kind in ("random", "tempered"):
@@ -178,8 +179,8 @@ def test_the_parameters_are_telling():
 
 @pytest.mark.parametrize("name", TABLE)
 def test_which_rules_keep_the_target_s_law(name):
-    """At the parameters that the table names, and at no others that a caller may leave to it; a one-hot q is part of
-    what is tried."""
+    """A rule gives the target distribution at the parameters that the table names, and at no other defaults. A one-hot
+    q is among the rows."""
     V = 4
     rows = [[row(()) for row in rows_of(kind, V)[:2]] for kind in ("random", "zeros")]
     rows += [(rows[0][0], np.eye(V)[v]) for v in range(V)]
@@ -196,15 +197,16 @@ def test_which_rules_keep_the_target_s_law(name):
 
 
 def test_unscaled_rows_decide_and_sampled_rows_mix():
-    """Confidences of p1, q1, TV and eta of p, q: exchanged, another law comes out."""
+    """Confidences come from p1 and q1; TV and eta come from p and q. Exchanging them gives another distribution."""
     p, q = TELLING
     p1, q1 = np.array([0.6, 0.3, 0.1]), np.array([0.3, 0.36, 0.34])
     assert (
         pi_of(p, q, "diff", (0.1,)).tolist() == q.tolist()
         and pi_of(p, q, "diff", (0.1,), p1, q1).tolist() == p.tolist()
     )
-    # max q1 = .36 >= .6 - alpha TV from alpha TV = .24 on: TV(p, q) = .3
-    near = p + 0.1 * (q - p)  # TV(p, near) = .03
+    # alpha = .9: max q1 = .36 reaches .6 - alpha TV iff alpha TV >= .24. TV(p, q) = .3 does, TV(p, near) = .03 does
+    # not.
+    near = p + 0.1 * (q - p)
     assert (
         pi_of(p, near, "opt", (0.9,), p1, q1).tolist() == p.tolist()
         and pi_of(p, q, "opt", (0.9,), p1, q1).tolist() == q.tolist()
@@ -219,7 +221,8 @@ def test_unscaled_rows_decide_and_sampled_rows_mix():
 
 
 def walked_error(method, rule):
-    """How far the walk is from the product of the rule's law, on tempered rows, the bonus row given."""
+    """Return the distance between the walk and the product of the rule's distributions, on tempered rows with the bonus
+    row."""
     p, q, p1, q1 = rows_of("tempered", 3)
     law = walked_chain_law(p, q, 2, method=method, rule=rule, alpha=ALPHAS[rule], p1=p1, q1=q1, end_row=True)
     pi = lambda t: emitted(rule, p(t), q(t), ALPHAS[rule], p1(t), q1(t))
@@ -229,7 +232,7 @@ def walked_error(method, rule):
 def replace(owner, name, make):
     return lambda patch: patch.setattr(
         owner, name, make(getattr(owner, name, None)), raising=False
-    )  # builtins are no attributes yet
+    )  # the module has no such name yet: it is a builtin
 
 
 MUTANTS = {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rules promise, on random rows: guarantees, exact ends, and that a block never expects less than its
-tokens."""
+"""Guarantees of the rules on random rows: bounds, parameters at which a rule is exact, and that block verification
+accepts at least as many tokens on average as the token method."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from specdec_kernels.rows import Rows
 
 
 def pairs(n, seed=0):
-    """Random rows of 2 to 12 ids, some with zeros, some equal, some disjoint."""
+    """Yield n triples (p, q, parameter): random rows of 2 to 12 ids, some with zeros, some equal."""
     rng = np.random.default_rng(seed)
     for i in range(n):
         V = int(rng.integers(2, 13))
@@ -36,12 +36,12 @@ def test_lenience_emits_at_most_p_over_l():
         assert (step.emitted <= p / l + EXACT).all() and (step.emitted <= p + EXACT)[p > q].all()
         assert q @ step.accept == pytest.approx(np.minimum(q, p / l).sum(), abs=EXACT)
         beyond += (step.emitted > p + 0.01).any()
-    assert beyond > 500  # it is lossy: the second bound does not hold everywhere
+    assert beyond > 500  # the rule is lossy: it exceeds p somewhere
 
 
 @pytest.mark.slow
 def test_lossy_beta_solves_its_equation():
-    """sum pi = 1, beta >= 1, the acceptance is min(1, p / ((1 - alpha) q)), and Newton's method finds the same beta."""
+    """sum pi = 1, beta >= 1, and the acceptance is min(1, p / ((1 - alpha) q)). Newton's method finds the same beta."""
     solved = 0
     for p, q, alpha in pairs(2000, 1):
         step, most = one_step(p, q, "lossy", (alpha,)), 1 / (1 - alpha)
@@ -61,8 +61,8 @@ def test_lossy_beta_solves_its_equation():
 
 @pytest.mark.slow
 def test_distance_from_the_target():
-    """TV(pi, p) = (1 - w) TV(p, q) for the ensemble; row rules and lossy lie between p and q, id by id. The token rules
-    do not: they gather mass on what they keep, even where p = q."""
+    """For the ensemble TV(pi, p) = (1 - w) TV(p, q). Row rules and lossy lie between p and q at every id. Token rules
+    need not: they move mass to the tokens that they keep, even if p = q."""
     for p, q, w in pairs(400, 2):
         tv = np.maximum(p - q, 0).sum()
         assert np.maximum(p - pi_of(p, q, "ensemble", (w,)), 0).sum() == pytest.approx((1 - w) * tv, abs=EXACT)
@@ -76,7 +76,7 @@ def test_distance_from_the_target():
     p = np.array([0.5, 0.3, 0.2])
     assert pi_of(p, p, "token_v2", (0.25,)) == pytest.approx(
         [0.6, 0.36, 0.04], abs=EXACT
-    )  # keeps 0 and 1: p + .2 p there
+    )  # ids 0 and 1 are kept, and each gains .2 p
 
 
 def test_what_a_token_rule_keeps_is_always_accepted():
@@ -112,17 +112,17 @@ def test_the_laws_at_both_ends_bit_for_bit():
         for rule in ("chow", "diff", *TOKEN_RULES):
             assert (pi_of(p, q, rule, (1.0,)) == q).all()
         assert (pi_of(p, q, "ensemble", (0.0,)) == q).all()
-        assert one_step(p, q, "thresholds", (1.0, 1.0)).emitted == pytest.approx(
-            p, abs=EXACT
-        )  # whatever drafted the token
+        assert one_step(p, q, "thresholds", (1.0, 1.0)).emitted == pytest.approx(p, abs=EXACT)  # for any draft token
 
 
 # ---- block against token --------------------------------------------------------------------------------------------
 
 
 def expectations(p, q, gamma):
-    """p, q: level i [N, V^i, V], rows that depend on the prefix -> expected tokens of (token, block) [N], written out
-    for all N at once."""
+    """Return the expected numbers of tokens (token method, block method), each [N].
+
+    p and q are lists: level i is [N, V^i, V], the rows after each prefix of i tokens. All N are computed at once.
+    """
     N = p[0].shape[0]
     reach, mass, r = (np.ones((N, 1)) for _ in range(3))
     token, h = np.ones(N), []
@@ -144,7 +144,8 @@ def expectations(p, q, gamma):
 
 
 def test_a_block_never_expects_less_than_its_tokens():
-    """10^4 sets of rows, for the target's law and for an ensemble in its place; the references on the first of each."""
+    """Over 10^4 sets of rows, for the target distribution and for an ensemble in its place. The references are run on
+    the first set of each."""
     gains = []
     for V, gamma in ((3, 2), (2, 3)):
         rng = np.random.default_rng(V)
@@ -167,11 +168,12 @@ def test_a_block_never_expects_less_than_its_tokens():
                 for method, want in (("token", token), ("block", block)):
                     got = theory.expected_chain_tokens(*row, gamma, method, "ensemble", w)
                     assert got == pytest.approx(want[n], abs=EXACT)
-    assert min(gains) > 0.001, gains  # a gain, not an equality that holds because nothing happens
+    assert min(gains) > 0.001, gains  # block verification gains: the bound does not hold only by equality
 
 
 def test_expected_tokens_of_a_block_golden():
-    """p = (1/3, 2/3), q = (2/3, 1/3), two drafts: 11/9 accepted, 10/9 token by token (Sun et al. 2024)."""
+    """p = (1/3, 2/3), q = (2/3, 1/3), two draft tokens: block verification accepts 11/9, the token method 10/9 (Sun et
+    al. 2024)."""
     p, q = constant(np.array([1, 2]) / 3), constant(np.array([2, 1]) / 3)
     assert theory.expected_chain_tokens(p, q, 2, "block") == pytest.approx(1 + 11 / 9, abs=EXACT)
     assert theory.expected_chain_tokens(p, q, 2, "token") == pytest.approx(1 + 10 / 9, abs=EXACT)
@@ -186,8 +188,9 @@ def test_deferral_rate():
     ).tolist() == [0, 0]
     assert theory.deferral_rate(p, q, "token_v2", 0.15).tolist() == pytest.approx(
         [0.8, 0.5]
-    )  # keeps p >= .35; p >= .25
-    assert theory.deferral_rate(p[0], q[0, :2] / 0.7, "token_v3", 0.5).item() == 0  # narrower: ids 0 and 1 are kept
+    )  # keeps p >= .35; then p >= .25
+    # the draft is narrower: ids 0 and 1 are kept
+    assert theory.deferral_rate(p[0], q[0, :2] / 0.7, "token_v3", 0.5).item() == 0
     with pytest.raises(ValueError, match="deferral_rate: rule must be one of 'chow', .*, got 'lossy'"):
         theory.deferral_rate(p, q, "lossy", 0.1)
     with pytest.raises(ValueError, match=r"deferral_rate: alpha of rule chow must be in \[0, 1\], got 1.5"):
@@ -195,7 +198,7 @@ def test_deferral_rate():
 
 
 def test_row_gap():
-    """By hand: TELLING has TV .3; where the sides differ in width the missing ids have no mass."""
+    """By hand: TELLING has TV .3. If the sides differ in width, the missing ids have no mass."""
     p, q = (torch.from_numpy(np.stack(x)) for x in zip(GOLDEN, TELLING))
     want = [
         [0.3, 0.7, 1.0296530140645737, 1.0296530140645737, 0.5, 0.5],

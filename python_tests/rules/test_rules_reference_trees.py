@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules in trees: pi in place of p wherever a node has children, and thresholds for target_only."""
+"""Rules on trees: pi replaces p at every node with children, and target_only has thresholds."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def distance(law, row, length):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("rule", LAWS[1:])
 def test_every_node_with_children_emits_pi(method, rule):
-    """Two drafts of two tokens: what is emitted has the law pi, but the token behind a leaf, which has the target's."""
+    """Two drafts of two tokens: every emitted token follows pi, except the token after a leaf, which follows p."""
     p, q = random_rows(31, 3), with_zeros(random_rows(32, 3), 1)
     law = mixed(iid_trees(q, 2, 2), p, q, method, rule, ALPHAS[rule])
     assert distance(law, lambda t: emitted(rule, p(t), q(t), ALPHAS[rule]) if len(t) < 2 else p(t), 3) < EXACT
@@ -38,7 +38,8 @@ def test_children_without_replacement(method, rule):
 
 
 def test_a_chain_is_a_tree():
-    """One draft: recursive rejection is verify_chain token by token, traversal the block, under every law."""
+    """A tree with one draft is a chain: recursive rejection equals the token method, and traversal equals block
+    verification, under every rule that defines a distribution."""
     rng = torch.Generator().manual_seed(5)
     B, G, V = 60, 3, 6
     p = 2 * torch.randn(B, G + 1, V, generator=rng)
@@ -56,10 +57,10 @@ def test_a_chain_is_a_tree():
 
 
 def test_thresholds():
-    """Children 2, 0, 1 of p = (.2, .4, .4): by hand at (threshold_single, threshold_acc)."""
+    """The children 2, 0 and 1 of p = (.2, .4, .4), computed by hand for pairs (threshold_single, threshold_acc)."""
     p = constant(TELLING[0])
     tree = plain_tree([-1, 0, 0], [-1, 2, 0])
-    want = {  # the coin's share of each child, and what is left for the rest, which is id 1 alone
+    want = {  # (threshold_single, threshold_acc): the probabilities of the first and the second child
         (1.0, 1.0): (0.4, 0.2),
         (1.0, 0.8): (0.5, 0.25),
         (1.0, 0.5): (0.8, 0.2),
@@ -71,14 +72,15 @@ def test_thresholds():
         got = [sum(m for t, m in law.items() if len(t) == 2 and t[0] == x) for x in (2, 0)]
         assert got == pytest.approx([first, second], abs=EXACT)
         assert law.get((1,), 0.0) == pytest.approx(1 - first - second, abs=EXACT)
-    order = plain_tree([-1, 0, 0], [-1, 0, 2])  # 0 comes first and is no sure child: it has its share
+    # 0 comes first and is below threshold_single: it is accepted with its share only
+    order = plain_tree([-1, 0, 0], [-1, 0, 2])
     law = tree_law(order, p, None, "target_only", rule="thresholds", alpha=(0.3, 0.8))
     assert sum(m for t, m in law.items() if t[0] == 0) == pytest.approx(0.25, abs=EXACT)
     assert sum(m for t, m in law.items() if t[0] == 2) == pytest.approx(0.75, abs=EXACT)
 
 
 def test_thresholds_of_a_chain():
-    """verify_chain's rule is the tree's with one child per node (the coin stands in the parent's column)."""
+    """verify_chain's rule is the tree's with one child per node. In the tree, the uniform is in the parent's column."""
     rng = torch.Generator().manual_seed(6)
     p, drafts = 2 * torch.randn(80, 4, 5, generator=rng), torch.randint(5, (80, 3), generator=rng)
     u = torch.rand(80, 4, generator=rng, dtype=torch.float64)
@@ -90,8 +92,8 @@ def test_thresholds_of_a_chain():
 
 
 def test_confidences_are_unscaled():
-    """T = .5 and T = 2: max q1 = .5 keeps at chow .55 whatever max q is, and the draft is accepted as q itself has
-    it."""
+    """At T = .5 and T = 2, chow .55 still keeps because max q1 = .5 is read at T = 1. The draft is then accepted under
+    q."""
     p, q = (torch.from_numpy(np.log(x)).float() for x in TELLING)
     tree = plain_tree([-1, 0], [-1, 0])
     for temperature in (0.5, 2.0):

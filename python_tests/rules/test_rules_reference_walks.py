@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reference.verify_chain with rules and blocks on given uniforms: columns, mixed batches, greedy rows, bad data, ties,
-margins."""
+"""reference.verify_chain with rules and block verification on given uniforms: columns of the uniforms, mixed batches,
+greedy rows, invalid data, ties and margins."""
 
 import math
 
@@ -26,7 +26,8 @@ def ln(row):
 
 
 def step(p, q, drafts, u, q_end=None, temperature=None, draft_temperature=None, **more):
-    """One request on rows [G+1, V], [G, V] of probabilities, as logits; u: tests, then the final draw."""
+    """Verify one request on rows [G+1, V] and [G, V] of probabilities, given as logits. u: the uniforms of the tests,
+    then that of the final draw."""
     p, q = ln(np.asarray(p, dtype=float)), None if q is None else ln(np.asarray(q, dtype=float))
     if q_end is not None:
         q = torch.cat([q, ln(np.asarray([q_end], dtype=float))])
@@ -46,7 +47,7 @@ def step(p, q, drafts, u, q_end=None, temperature=None, draft_temperature=None, 
     "drafts, u, tokens",
     [
         ([0, 0], (0.0, 0.249), [0, 0, 1]),
-        ([0, 0], (0.0, 0.251), [1]),  # r = (.5, .25), s_1 = 0: tau is 2 or 0, whatever u_1
+        ([0, 0], (0.0, 0.251), [1]),  # r = (.5, .25) and s_1 = 0: tau is 2 or 0, whatever u_1 is
         ([0, 1], (0.999, 0.999), [0, 1, 1]),  # r = (.5, 1)
         ([1, 0], (0.999, 0.499), [1, 0, 1]),
         ([1, 0], (0.999, 0.501), [1, 1]),  # r = (1, .5), h_1 = 1
@@ -54,16 +55,17 @@ def step(p, q, drafts, u, q_end=None, temperature=None, draft_temperature=None, 
     ],
 )
 def test_block_golden(drafts, u, tokens):
-    """p = (1/3, 2/3), q = (2/3, 1/3): the worked example of Sun et al. 2024; a final draw of .9 is 1."""
+    """p = (1/3, 2/3), q = (2/3, 1/3): the worked example of Sun et al. 2024. A final uniform of .9 draws id 1."""
     out = step([[1 / 3, 2 / 3]] * 3, [[2 / 3, 1 / 3]] * 2, drafts, [*u, 0.9], method="block")
     assert out.tokens[0].tolist() == tokens + [-1] * (3 - len(tokens)) and out.status.item() == 0
 
 
 def test_a_block_is_the_traversal_of_a_single_path():
-    """Two implementations from two papers, the same uniforms: test i stands in column i here, in its node's column
-    there."""
+    """Two implementations from two papers give the same tokens with the same uniforms. Test i reads column i in the
+    chain, and its node's column in the tree."""
     args = chain_args(2, B=200, G=4, V=5)
-    q = args["draft"] = chain_args(3, B=200, G=4, V=5)["draft"]  # drafts that q did not draw: accepted less often
+    # drafts that are not drawn from q, so they are accepted less often
+    q = args["draft"] = chain_args(3, B=200, G=4, V=5)["draft"]
     want = banded.verify_chain(**args, method="block")
     assert len(set(want.num_accepted.tolist())) == 5
     chains = [plain_tree([-1, 0, 1, 2, 3], [-1, *d]) for d in args["draft_tokens"].tolist()]
@@ -132,7 +134,8 @@ def test_ragged_equals_dense(method, end_row):
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_the_bonus_follows_pi_where_the_drafts_row_is_given(method):
-    """At a draft's end: pi under a law, p under the others and exact; a caller's bonus token is emitted as it is."""
+    """The bonus token after all drafts follows pi under rules that define a distribution, and p under the others and
+    the exact rule. A bonus token from the caller is emitted unchanged."""
     p, q = TELLING
     for rule in LAWS if method == "block" else ALPHAS:
         for end in (True, False):
@@ -185,13 +188,13 @@ def greedy_step(d, rule, alpha, u=0.5, v=0.5, q_temperature=0.0, method="token",
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_greedy_rows(method):
-    """Both sides at T = 0, with confidences of the unscaled rows: a row that defers emits argmax p, one that keeps
-    argmax q."""
+    """Both sides at T = 0, with confidences from the unscaled rows: a row that defers emits the argmax of p, a row that
+    keeps emits the argmax of q."""
     assert greedy_step(2, "diff", 0.0, method=method) == [2, 0] and greedy_step(2, "chow", 0.4, method=method) == [
         0,
         -1,
     ]
-    assert greedy_step(2, "diff", 0.0, method=method, end=True) == [2, 2]  # the bonus too
+    assert greedy_step(2, "diff", 0.0, method=method, end=True) == [2, 2]  # the bonus token too
     assert greedy_step(0, "chow", 0.4, q_temperature=1.0, method=method) == [0, 0]
     for alpha, kept in ((0.25, False), (0.35, True)):  # token_v2: .2 >= .5 - alpha
         assert greedy_step(2, "token_v2", alpha, method=method) == ([2, 0] if kept else [0, -1])
@@ -203,14 +206,15 @@ def test_greedy_rows(method):
     assert greedy_step(0, "token_v1", 0.1, q_temperature=1.0, method=method) == [
         0,
         0,
-    ]  # argmax p is accepted, kept or not
+    ]  # the argmax of p is accepted, whether the rule keeps it or not
     for d in (0, 1, 2):
-        assert greedy_step(d, "lossy", 0.4, ALMOST_ONE, method=method) == ([0, 0] if d == 0 else [0, -1])  # as exact
+        # as under the exact rule
+        assert greedy_step(d, "lossy", 0.4, ALMOST_ONE, method=method) == ([0, 0] if d == 0 else [0, -1])
 
 
 def test_greedy_lenience_is_the_argmax_variant():
-    """p1(x) >= l max p1, deterministic: .3 >= .5 l up to l = .6. At l = 1 a tie that is not the argmax is rejected as
-    exact does."""
+    """p1(x) >= l max p1 without a random number: .3 >= .5 l up to l = .6. At l = 1 a tied token that is not the argmax
+    is rejected, as under the exact rule."""
     for l, kept in ((0.59, True), (0.61, False)):
         for u in (0.0, ALMOST_ONE):
             assert greedy_step(1, "lenience", l, u) == ([1, 0] if kept else [0, -1])
@@ -239,8 +243,8 @@ NAN = (math.nan, 0.5, 0.5)
 
 @pytest.mark.parametrize("rule", [*ROW_RULES, *TOKEN_RULES])
 def test_nan_confidences_defer(rule):
-    """A NaN in the draft's probabilities: id 1 is tested as exact would, and the residual counts the NaN as 0. At these
-    alphas every rule would keep whatever the draft says."""
+    """The draft's probabilities contain NaN: id 1 is tested as under the exact rule, and the residual counts the NaN as
+    0. With these parameters every rule would keep the row if it were finite."""
     alpha = {"chow_log": 9.0, "diff_log": 9.0, "opt": 9.0, "opt_log": 9.0}.get(rule, 1.0)
     for d, u, tokens in ((1, 0.59, [1, 0]), (1, 0.61, [0, -1])):
         target = Rows(torch.tensor([[[0.5, 0.3, 0.2]] * 2], dtype=torch.float64), kind="probs")
@@ -261,11 +265,12 @@ def test_bad_rows_and_drafts_emit_a_token_of_the_vocabulary(rule):
         reads_q = rule not in OTHERS[1:]
         out = step([good, good], [bad], [1], [0.0, 0.7], **more)
         assert out.status.item() == (5 if reads_q else 0) and (out.num_accepted.item() == 0 or not reads_q)
-        assert not reads_q or out.tokens[0].tolist() == [1, -1]  # .7 of p: nothing is taken away
+        # a uniform of .7 under p: the residual subtracts nothing
+        assert not reads_q or out.tokens[0].tolist() == [1, -1]
         out = step([bad, good], [good], [1], [0.0, 0.7], **more)
         assert (
             out.status.item() == 1 and out.tokens[0].tolist() == [1, -1] and out.logprobs[0, 0].isnan()
-        )  # the largest finite entry
+        )  # invalid target row: emits its largest finite entry
         out = step([good, good], [(0.7, 0.0, 0.3)], [1], [0.0, 0.0], **more)  # q(d) = 0
         assert not reads_q or (out.status.item() & 4 and out.num_accepted.item() == 0)
         for d in (-1, 7):
@@ -274,7 +279,7 @@ def test_bad_rows_and_drafts_emit_a_token_of_the_vocabulary(rule):
 
 
 def test_a_token_the_target_forbids_is_not_accepted():
-    """Where the test asks the target alone: p(d) = 0 fails it at the loosest parameters."""
+    """Rules that test the target alone reject a draft with p(d) = 0, even at their loosest parameters."""
     p = (0.6, 0.4, 0.0)
     for rule, alpha in (
         ("typical", (0.0, 0.0)),
@@ -302,7 +307,7 @@ def probs_step(rule, alpha, d, u, p, q):
 
 
 def test_a_tie_keeps_the_draft():
-    """Comparisons keep iff >=; on probability rows nothing is rounded, so a tie is a tie."""
+    """Comparisons keep iff >=, so a tie keeps. Probability rows are not rounded, so these ties are exact."""
     p, q = [0.5, 0.25, 0.25], [0.125, 0.75, 0.125]
     for rule, alpha, d in (("chow", 0.25, 1), ("token_v2", 0.25, 1), ("token_v3", 0.5, 1)):
         below = float(np.nextafter(np.float32(alpha), np.float32(0)))
@@ -313,12 +318,12 @@ def test_a_tie_keeps_the_draft():
     assert probs_step("diff", 0.2499, 2, ALMOST_ONE, p, q).num_accepted.item() == 0
     assert probs_step("opt", 0.5, 2, ALMOST_ONE, p, q).num_accepted.item() == 1  # TV = .5
     assert probs_step("token_v1", 0.25, 1, ALMOST_ONE, p, q).num_accepted.item() == 1  # .5 >= .75 - .25
-    # typical is strict, as Medusa has it
+    # typical compares with >, as Medusa does
     assert probs_step("typical", (0.125, 1.0), 1, 0.0, p, q).num_accepted.item() == 0
     assert probs_step("relaxed", (2, 0.0), 1, 0.0, [0.5, 0.25, 0.25], q).num_accepted.item() == 0
     assert (
         probs_step("relaxed", (2, 0.25), 2, 0.0, [0.5, 0.25, 0.25], q).num_accepted.item() == 1
-    )  # ties at the n-th stay
+    )  # ties with the n-th are kept
 
 
 @pytest.mark.parametrize(
@@ -326,7 +331,7 @@ def test_a_tie_keeps_the_draft():
     [
         ("chow", 0.5, None),
         ("diff", 0.05, None),
-        ("token_v2", 0.1999, None),  # close to a threshold
+        ("token_v2", 0.1999, None),  # close to its threshold
         ("lossy", 0.2, {1: 0.75, 2: 5 / 6}),
         ("ensemble", 0.5, {1: 0.8, 2: 5 / 6}),
         ("lenience", 0.8, {1: 0.75}),
@@ -336,7 +341,8 @@ def test_a_tie_keeps_the_draft():
     ],
 )
 def test_margins(rule, alpha, edges):
-    """Small at an acceptance's edge (except where nothing is rounded: synthetic), large elsewhere."""
+    """The margin is small at the edge of an acceptance and large elsewhere. "synthetic" rounds nothing, so its margin
+    is never small."""
     p, q = (0.5, 0.3, 0.2), (0.2, 0.5 + 1e-8, 0.3 - 1e-8)
     if edges is None:
         q = (0.2, 0.5 - 1e-8, 0.3 + 1e-8) if rule == "chow" else (0.2, 0.45 - 1e-8, 0.35) if rule == "diff" else q
@@ -391,7 +397,7 @@ def test_alpha_outside_its_range_is_refused():
     with pytest.raises(ValueError, match=r"alpha of rule lossy must be in \[0, 1\), got 1"):
         banded.verify_chain(
             **args, rule=torch.tensor([0, RULES["lossy"]]), alpha=torch.tensor([7.0, 1.0])
-        )  # exact takes none
+        )  # the exact rule takes no parameter
 
 
 def test_what_else_is_refused():

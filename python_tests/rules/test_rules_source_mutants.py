@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong lines in the rules' CUDA and Triton sources are caught, each by a test that the backends pass."""
+"""Every mutant of the rules' CUDA and Triton sources fails a test that the backends pass."""
 
 import functools
 import inspect
@@ -14,7 +14,8 @@ from tools.cuda_on_cpu.mutants import mutate
 
 pytestmark = pytest.mark.slow
 
-TRIED = {"cuda": [], "triton": ["r not carried"]}  # in make test too; the others are a quarter of a minute each
+# run in make test too; each of the others takes a quarter of a minute
+TRIED = {"cuda": [], "triton": ["r not carried"]}
 
 
 def tried(mutants, some):
@@ -25,20 +26,20 @@ def fails(caught, verify, backend):
     test, arguments = caught
     fixtures = {"verify": verify, "sweep": verify, "op_backend": backend, "sweep_backend": backend}
     given = {name: fixtures[name] for name in inspect.signature(test).parameters if name in fixtures}
-    with caught_by(AssertionError, ChildProcessError):  # a mutant that dies is caught as well
+    with caught_by(AssertionError, ChildProcessError):  # a mutant whose process dies counts as caught
         test(**given, **arguments)
 
 
 @pytest.fixture(scope="module")
 def workers():
-    """Processes whose verify_chain one mutant's kernels replace after another's."""
+    """Return processes for the mutants' verify_chain. One mutant's kernels replace the previous one's."""
     with renewed("mutants", {"OMP_NUM_THREADS": "1"}) as worker:
         yield worker
 
 
 @pytest.fixture(scope="module")
 def interpreters():
-    """The same for mutants in Triton."""
+    """Return the same for mutants in Triton."""
     with renewed("mutants", {"SPECDEC_BACKEND": "triton", "TRITON_INTERPRET": "1"}) as worker:
         yield worker
 

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rules sum of rows, entropies, TV and ranks: a parameter on this side and on that side of the value at which
-float64 says that the decision turns, as near to it as float32 sums allow."""
+"""Rules that sum over a row (its entropy, TV or rank) decide as float64 does close to their turning point.
+
+Each case has a parameter on either side of the value at which the decision turns in float64, as near to it as the
+rounding of float32 sums allows.
+"""
 
 import math
 
@@ -18,8 +21,8 @@ LAWS = {"T=1": {}, "T=.7": {"temperature": 0.7}, "top_k": {"top_k": 40}}
 
 
 def rows(n, V, Vq, dtype):
-    """[n, V] peaked and [n, Vq] flatter logits. Chunks lie far below each other, one of them where exp is 0, and one at
-    -inf."""
+    """Return [n, V] peaked and [n, Vq] flatter logits. The mean falls by about 4 per chunk of 1024. The third chunk is
+    300 lower still, so its exp is 0; the second is -inf in every other row."""
     generator = torch.Generator().manual_seed(1)
     p, q = (
         scale * torch.randn(6, width, generator=generator).repeat(-(-n // 6), 1)[:n]
@@ -44,19 +47,23 @@ def entropy(p):
 
 
 def turns(rule, p, q, how):
-    """[n] parameter at which each row turns, [n] drafted ids that tell, and the relative distance at which rounding has
-    no say."""
+    """Return, for each row, where its decision turns, and how far rounding can move that point.
+
+    The parameter at which the decision turns is [n]; the draft tokens [n, 1] are accepted on one side of it only. The
+    last value is the relative distance at which rounding cannot change the decision.
+    """
     V = min(p.shape[1], q.shape[1])
     law_p, law_q, p1, q1 = softmax(p, **how), softmax(q, **how), softmax(p), softmax(q)
-    off = (64 + 8 * math.log(q.shape[1])) * EPS * (1 + math.log(q.shape[1]))  # of an entropy, as test_row_gap has it
+    # the tolerance of an entropy in test_row_gap.py
+    off = (64 + 8 * math.log(q.shape[1])) * EPS * (1 + math.log(q.shape[1]))
     if rule == "typical":
         likely = (law_p > 1e-4).double()
         d = likely.multinomial(1, generator=torch.Generator().manual_seed(3))
         return law_p.gather(1, d)[:, 0] / (-entropy(law_p)).exp(), d, 2 * off
     if rule == "relaxed":
-        last = p[:, (p.shape[1] - 1) // 1024 * 1024 :].amax(
-            -1, keepdim=True
-        )  # a chunk's one entry that counts, next to the draft
+        # the draft is the next smaller entry of the row, so of the last chunk only its largest entry ranks above the
+        # draft
+        last = p[:, (p.shape[1] - 1) // 1024 * 1024 :].amax(-1, keepdim=True)
         d = torch.where(p < last, p, -math.inf).argmax(-1, keepdim=True)
         return (p > p.gather(1, d)).sum(-1) + 0.5, d, 0
     most = max(p.shape[1], q.shape[1])
@@ -73,8 +80,8 @@ def turns(rule, p, q, how):
 @pytest.mark.parametrize("rule", ["typical", "relaxed", "chow_log", "diff_log", "opt", "opt_log"])
 @pytest.mark.slow_in_triton
 def test_decides_as_float64_does(op_backend, rule, shape, law):
-    """Stats made by the op itself, which may sum what the rule asks on the way, and stats handed over, when it
-    cannot."""
+    """Results are the same with stats that the op makes, when it may sum what the rule needs in the same pass, and with
+    given stats, when it cannot."""
     verify = backends.call("verify_chain", op_backend)
     how, n = LAWS[law], backends.scale(6, op_backend, least=2)
     for dtype in list(DTYPES)[: 1 if op_backend != "cpu" else 3]:
@@ -100,8 +107,10 @@ def test_decides_as_float64_does(op_backend, rule, shape, law):
 
 
 def laws_kept():
-    """Whether laws whose entropy is summed on the way are the very laws of the exact rule: logprobs and bonus tokens,
-    bit for bit. And the instruction set of this process."""
+    """Return this process's instruction set, and whether the rule "typical" gives the exact rule's results bit for bit.
+
+    It sums an entropy in the pass that makes the stats; that must change neither logprobs nor bonus tokens.
+    """
     n = 64
     for dtype in DTYPES.values():
         for V in (900, 5003):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""specdec_kernels.testing finds the wrong rules that were seen in engines and papers, and passes right ones."""
+"""specdec_kernels.testing finds wrong rules that were seen in engines and papers, and passes right ones."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,8 @@ DRAWS = 40_000
 
 @pytest.mark.parametrize("name", CASES)
 def test_right_rules_pass(name):
-    """Ours: accepted lengths too, the drafts drawn from the same seeds; and by block, whatever is accepted."""
+    """Our ops pass. With drafts drawn from the same seeds the accepted lengths are checked too; with block verification
+    they may be anything."""
     testing.assert_verifier(wild.right, CASES[name], DRAWS, expected="token", draft=wild.honest)
     testing.assert_verifier(wild.block, CASES[name], DRAWS)
 
@@ -35,7 +36,8 @@ VERIFIERS = {
 
 @pytest.mark.parametrize("name", VERIFIERS)
 def test_wrong_rules_are_found(name):
-    """Whatever the rule is called: the completed tokens are not the target's."""
+    """Wrong rules are found under any expected rule, because the completed tokens do not follow the target
+    distribution."""
     verify, case = VERIFIERS[name]
     with pytest.raises(AssertionError, match=f"{case}: FAIL"):
         testing.assert_verifier(verify, CASES[case], DRAWS)
@@ -54,14 +56,14 @@ def test_wrong_drafters_are_found(drafter):
 
 
 def test_a_right_rule_of_another_length_is_told_from_the_one_expected():
-    """Block verification is lossless, and accepts more than testing token by token."""
+    """Block verification is lossless, but accepts more than the token method, so accepted lengths tell them apart."""
     assert testing.check_verifier(wild.block, CASES["opposed draft"], DRAWS, expected="block")
     assert not testing.check_verifier(wild.block, CASES["opposed draft"], DRAWS, expected="token")
 
 
 P, Q = np.array([0.2, 0.8]), np.array([0.8, 0.2])
 WIDE, CUT = np.array([0.45, 0.3, 0.15, 0.1]), np.array([0.0, 0.0, 0.6, 0.4])
-LAWS = {  # draw, what it should draw, what it draws by enumeration
+LAWS = {  # sampler, right distribution, its actual distribution by enumeration
     "siblings": (wild.siblings_against_one_p(P, Q), P, [0.32, 0.68]),
     "siblings not recorded": (wild.few_siblings_recorded(40, 34, 32), np.full(40, 1 / 40), None),
     "coin": (wild.another_coin_for_the_residual(WIDE, CUT, np.array([0.2, 0.3, 0.3, 0.2])), (WIDE + CUT) / 2, None),
@@ -78,8 +80,8 @@ def test_wrong_samplers_are_found(name):
 
 
 def test_penalties_that_do_not_grow_are_found():
-    """The distribution with transforms is that of plain decoding: .159 off on two tokens where one step takes the
-    committed counts."""
+    """With transforms (here a penalty), the distribution is that of plain decoding. Using the committed counts
+    throughout a step is wrong by a total variation of .159 on two tokens."""
     case = wild.PENALISED
     testing.assert_verifier(wild.right_penalties, case, DRAWS, expected="token")
     assert not testing.check_verifier(wild.committed_counts, case, DRAWS)
@@ -95,7 +97,8 @@ EVEN = testing.Case("one row", "", lambda t: np.log([0.4, 0.3, 0.2, 0.1]), lambd
 
 
 def test_marginals_are_not_enough():
-    """A draft that shares a number with the final draw: each position's tokens are right, and the sequences are not."""
+    """A draft that shares a random number with the final draw: the tokens of each position are distributed correctly,
+    but the sequences are not."""
     seen, law = [], EVEN.law()
 
     def verify(step):
@@ -112,7 +115,8 @@ def test_marginals_are_not_enough():
 
 
 def test_mild_rows_are_not_enough():
-    """A residual that is p, on a draft near the target: as many draws do not see it."""
+    """The wrong residual p is not found with a draft near the target, though it is found with another in as many
+    draws."""
     target = CASES["opposed draft"].target
     mild = testing.Case("mild", "", target, lambda t: 0.97 * target(t), 2)
     assert testing.check_verifier(by(wild.ResidualIsP()), mild, DRAWS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks with equal rows emit equal tokens, though none tells another anything: what docs/guide.md says of seeds."""
+"""Ranks with equal rows emit equal tokens without communication, as docs/guide.md says about seeds."""
 
 from support import equal_rows
 from support.ranks import Ranks
@@ -15,4 +15,4 @@ def test_equal_tokens_on_all_ranks():
     assert all(other == first for other in others)
     drafted, tokens, accepted = first
     assert set(accepted) == set(range(equal_rows.G + 1))  # drafts are accepted and rejected
-    assert again[0] != drafted and again[1] != tokens  # by other seeds the tokens are others
+    assert again[0] != drafted and again[1] != tokens  # with other seeds the tokens differ

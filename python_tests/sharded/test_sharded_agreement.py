@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever all ranks have to give alike is compared: each argument of each op, small or large, that differs on one rank
-ends in the documented error on all of them, and strides are no difference."""
+"""All arguments that must be equal on all ranks are compared. Each argument of each op, small or large, that differs on
+one rank gives the documented error on all of them; a difference in strides does not."""
 
 import inspect
 import math
@@ -34,12 +34,12 @@ def ranks():
 
 
 def calls():
-    """Of each op, those examples that give an argument another kind of value."""
+    """Return, for each op, the examples that add another kind of value for an argument."""
     return [(op, call.name, call.arguments) for op in OPS for call in example_calls.few(op, V=V)]
 
 
 def other(name, x):
-    """Another value of the same kind: the least that makes a difference. None where there is none."""
+    """Return another value of the same kind, with the smallest difference; None if there is none."""
     name = name.rpartition(".")[2]
     if isinstance(x, torch.Tensor):
         x = x.clone().contiguous()
@@ -56,14 +56,14 @@ def other(name, x):
 
 
 def every_field(arguments):
-    """As example_calls.flat(), with the fields that are not given."""
+    """Return example_calls.flat(), with the fields that are not given."""
     given = {name: x for name, x in arguments.items() if isinstance(x, sk.Rows)}
     fields = {f"{name}.{field}": y for name, x in given.items() for field, y in x._asdict().items()}
     return {name: x for name, x in arguments.items() if name not in given} | fields
 
 
 def changes(arguments, rows):
-    """(name, another value) of every argument but the rows that are split; of a tuple each part in turn."""
+    """Yield (name, another value) for every argument except the split rows, and for each part of a tuple."""
     for name, x in every_field(arguments).items():
         if name in (rows, f"{rows}.logits"):
             continue
@@ -93,7 +93,7 @@ def said(call, *args, **kwargs):
 
 
 def not_found(rank, exchange, which):
-    """What rank 1 alone gives otherwise and this rank does not hear of, over some of the calls."""
+    """Return the differences of rank 1 that this rank is not told of, over some of the calls."""
     missed, made, seen = [], 0, set()
     for op, example, call in calls()[which::4]:
         for name, changed in changes(call, ROWS[op]):
@@ -136,7 +136,7 @@ def test_the_walk_has_every_argument():
 
 
 def one_call(rank, exchange, which, how):
-    """verify_chain, of which rank 1 alone gives a side as Rows of the tensor that the other gives, or not at all."""
+    """verify_chain, where rank 1 alone gives a side as Rows of the others' tensor, or not at all."""
     generator = torch.Generator().manual_seed(3)
     target, draft = torch.randn(2, 2, 3, V, generator=generator)
     given = {"target": target, "draft_tokens": torch.ones(2, 2, dtype=torch.int64), "draft": draft[:, :2]}
@@ -176,7 +176,7 @@ CHANGES = {
 
 
 def large(rank, exchange, dtype, how):
-    """verify_chain whose draft every rank has whole, and rank 1 another one."""
+    """verify_chain with a draft that every rank has whole, and that differs on rank 1."""
     generator = torch.Generator().manual_seed(3)
     target, draft = torch.randn(2, B, G + 1, 3001, generator=generator).to(dtype)
     draft = draft[:, :G]
@@ -203,7 +203,7 @@ def test_a_draft_that_every_rank_has_whole(ranks, exchange, dtype, how):
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.int32, torch.int64, torch.float64, torch.bfloat16])
 def test_a_fingerprint_is_of_bits_and_places(dtype):
-    """Of 301 tensors that differ in one or two bits no two have one fingerprint."""
+    """301 tensors that differ in one or two bits have different fingerprints."""
     x = torch.randint(0, 2, (7, 3, 50), generator=torch.Generator().manual_seed(1)).to(dtype)
     turned = x.transpose(0, 1).contiguous().transpose(0, 1)
     assert not turned.is_contiguous() and int(fingerprint(turned)) == int(fingerprint(x))
@@ -222,10 +222,10 @@ def test_a_fingerprint_is_of_bits_and_places(dtype):
 
 
 def strided(x):
-    """The same values as a column of a table, where an op reads such a tensor as it is."""
+    """Return the same values as a column of a table, if an op reads such a tensor without a copy."""
     if isinstance(x, sk.Rows):
         return sk.Rows(x.logits, *map(strided, x[1:]))
-    if isinstance(x, sk.Penalties):  # a list lies in one piece
+    if isinstance(x, sk.Penalties):  # a list must be contiguous
         return x._replace(**{name: strided(y) for name, y in x._asdict().items() if name not in ("ids", "counts")})
     if isinstance(x, tuple):
         return tuple(map(strided, x))
@@ -233,8 +233,8 @@ def strided(x):
 
 
 def columns(rank, exchange):
-    """The calls whose results are not the plain op's where everything but the rows is a column of a table; and one of a
-    single row, whose parameters are columns of one entry."""
+    """Return the calls whose results differ from the plain op's if everything except the rows is a column of a table,
+    and one call with a single row, whose parameters are columns of one entry."""
     found = []
     one = torch.randn(1, V, generator=torch.Generator().manual_seed(2))
     single = {"rows": sk.Rows(one, temperature=torch.tensor([0.7]), top_k=torch.tensor([5]))}

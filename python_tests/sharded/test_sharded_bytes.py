@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step tells of its rows, against gathering them: V = 151,936 in bfloat16, five drafts, four ranks."""
+"""The bytes that a step sends for its rows, against gathering the rows: V = 151,936 in bfloat16, five drafts, four
+ranks."""
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ WHOLE = ROWS * sharded.V * 2
 
 
 TOP_P = (0.5, 0.9, 0.99)
-FLAT_TO_PEAKED = {  # laws whose cutoff lies among few entries, among many, and among ties of 16 bits
+FLAT_TO_PEAKED = {  # filters whose cutoff lies among few entries, among many, and among 16-bit ties
     "normal": (0.01, 0.1, 0.3, 0.6, 1, 2, 3, 5),
     "gumbel": (0.5, 1, 2),
     "zipf": (0.8, 1, 2),
@@ -33,7 +34,7 @@ def row(kind, scale):
 
 
 def nucleus_bytes(rank, kind, scale):
-    """What top-p adds to the bytes that a rank tells of a row."""
+    """Return the bytes that top-p adds to those that a rank sends for a row."""
     from specdec_kernels import distributed
 
     z, told = row(kind, scale), []
@@ -63,11 +64,11 @@ def test_a_steps_bytes(ranks, aligned):
     first, *others = ranks.call(counted, aligned)
     assert all(x == first for x in others)
     rounds, gathered, moved = first.pop(sharded.WHOLE_ROWS)
-    # arguments and whether all could make the call; then rows, of which each rank has its own slice of 2 of 8 requests,
-    # and 2 requests' tokens, counts, logprobs and status
+    # arguments and whether all ranks could make the call; then rows, of which each rank has its own slice of 2 of 8
+    # requests, and 2 requests' tokens, counts, logprobs and status
     assert (rounds, moved) == (4, WHOLE * 3 // 4)
     assert gathered == RANKS * (2 * 64 * 8 + 2 * ((sharded.G + 1) * (8 + 4) + 4 + 4))
-    # 37,984 entries a rank: 96, 192 and 288 of a chunk lie on the other side of a boundary
+    # 37,984 entries per rank: 96, 192 and 288 of a chunk are on the other side of a boundary
     moved = {moved for _, _, moved in first.values()}
     assert moved == {0 if aligned else ROWS * (96 + 192 + 288) * 2}
 

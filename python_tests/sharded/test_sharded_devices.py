@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows on a GPU go whole to the ranks that verify them, and nothing waits for the device but the comparison of
-arguments. On tensors of the CPU that remember which device they were asked for."""
+"""Rows on a GPU are sent whole to the ranks that verify them, and only the comparison of arguments waits for the
+device. Here CPU tensors remember the device they were asked for."""
 
 import pytest
 import torch
@@ -22,8 +22,7 @@ def ranks(request):
 
 
 def calls(device):
-    """Op and arguments of a step: its draft, its rows' stats, chains, of which one writes to given tensors and one
-    is ragged, a tree."""
+    """Return (op, arguments) of a step: its draft, its rows' stats, chains (one with out=, one ragged), and a tree."""
     generator = torch.Generator().manual_seed(4)
     on = lambda x: x.to(device)
     p, q = (on(3 * torch.randn(B, n, V, generator=generator)).requires_grad_() for n in (G + 1, G))
@@ -51,7 +50,7 @@ def calls(device):
 
 
 def waits(rank, checked):
-    """Of each op: where it waited, and whether its results are those of whole rows."""
+    """Return, for each op, where it waited, and whether its results are those of whole rows."""
     import specdec_kernels as sk
     from bench import devices
     from specdec_kernels import distributed
@@ -100,7 +99,7 @@ def test_chunks_are_of_rows_on_the_cpu(ranks):
 
 
 def elsewhere(rank):
-    """Results asked for on the CPU, of rows on a GPU, by one rank."""
+    """One rank asks for results on the CPU, of rows on a GPU."""
     from bench import devices
     from specdec_kernels import distributed
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong on one rank ends in an error on every rank, within the process group's timeout."""
+"""A failure of one rank ends in an error on every rank, within the process group's timeout."""
 
 import os
 from time import perf_counter
@@ -36,8 +36,7 @@ def exchange(request):
 
 
 def step(rank, exchange, change=None, at=1, gone_after=None):
-    """One verify_chain of a vocabulary over three ranks; rank `at` gives what change(arguments) makes of its own, or is
-    gone after so many rounds."""
+    """Run verify_chain over three ranks. Rank `at` uses change(arguments), or exits after this many rounds."""
     from specdec_kernels import distributed
 
     generator = torch.Generator().manual_seed(1)
@@ -60,7 +59,7 @@ def step(rank, exchange, change=None, at=1, gone_after=None):
 
 
 def leave_after(rounds):
-    """This process is gone once so many collectives are done."""
+    """Exit this process after this many collectives."""
     from specdec_kernels.distributed import collectives
 
     left = iter(range(rounds))
@@ -82,7 +81,7 @@ def lists(*ids, **fields):
 
 
 class _Changed:
-    """Of the target's rows or of the other arguments. Pickles, as a lambda does not."""
+    """Changes the target's rows or other arguments. Unlike a lambda it can be pickled."""
 
     def __init__(self, what):
         self.what = what
@@ -189,14 +188,14 @@ FINE = [1, 3999], [2, -1]
     ],
 )
 def test_what_every_rank_does_wrong(ranks, exchange, what, message):
-    """A value that one rank's share of the requests alone has ends the call on all of them, which say where it is."""
+    """A wrong value in one rank's share of the requests ends the call on all ranks, and the error names its place."""
     for rank, error in enumerate(ranks.call(wrong_alike, exchange, what)):
         assert f"verify_chain: target.{message}" in str(error), (rank, error)
     serves_on(ranks, exchange)
 
 
 def test_shapes_that_every_rank_has_wrong(ranks, exchange):
-    """One value is what a share of one request wants; the batch does not."""
+    """One entry would fit a share of one request, but not the batch."""
     for error in ranks.call(wrong_alike, exchange, {"temperature": torch.tensor([1.0, 1.0])}):
         assert "verify_chain: target.temperature must have shape [3] or [1], got [2]" in str(error)
     serves_on(ranks, exchange)

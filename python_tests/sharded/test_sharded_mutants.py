@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources that put together wrongly what the ranks tell are caught by the comparison with whole rows."""
+"""Mutants that combine the ranks' results wrongly differ from the results on whole rows."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def test_mutant_is_caught(name, monkeypatch):
 
 
 def differ_with(rank, *change):
-    """The calls that differ once the text of whole_rows.py is another."""
+    """Return the calls that differ with another text of whole_rows.py."""
     from specdec_kernels.distributed import ops, whole_rows
 
     text = Path(whole_rows.__file__).read_text()

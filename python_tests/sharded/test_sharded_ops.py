@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops on rows that are split over ranks give what they give on whole rows, bit for bit, on every rank."""
+"""Ops on rows that are split over ranks give, bit for bit, their results on whole rows, on every rank."""
 
 import numpy as np
 import pytest
@@ -28,12 +28,12 @@ def test_many_rows(ranks):
 
 
 def written(rank, n, exchange):
-    """Whether verify_chain writes to the caller's tensors, on both sides of this rank's rows in one piece of memory,
-    what it returns for whole rows."""
+    """Return whether verify_chain writes its results on whole rows to the caller's tensors, which lie in one piece of
+    memory with this rank's rows, before and after them."""
     import specdec_kernels as sk
     from specdec_kernels import distributed
 
-    V = 3000  # slices of whole chunks: no entry moves, the op reads the rows where they are
+    V = 3000  # slices of whole chunks: no entry moves, the op reads the rows in place
     shards = distributed.Shards(V, tuple(min(1024 * r, V) for r in range(n)) + (V,), exchange=exchange)
     op, args = sharded_cases.chain(3, np.random.default_rng(3), V, V, torch.float32, lambda rng: 5)
     _, args = flat.folded(op, (), args)

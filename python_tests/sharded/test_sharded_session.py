@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Session whose steps are verified over ranks: what fails on one rank ends the run on all, without another try."""
+"""A Session whose steps are verified over ranks: a failure of one rank ends the run on all, without another try."""
 
 import pytest
 from support import tiny
@@ -16,12 +16,12 @@ def ranks():
 
 
 class Boom(Exception):
-    """What no part of the loop raises by itself."""
+    """An error that no part of the loop raises by itself."""
 
 
 def served(rank, place):
-    """Three requests on two ranks; rank 1 raises once, in its third step or in its second prompt -> the tokens, or the
-    error that ended the run with the number of steps of rank 1 that were begun after its fault."""
+    """Run three requests on two ranks. Rank 1 raises once, in its third step or in its second prompt. Return the
+    tokens, or the error that ended the run with the number of steps that rank 1 began after its fault."""
     from examples.tensor_parallel import OverRanks
     from specdec_kernels import decode, distributed
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank is given of its requests is what the table of arguments says, whatever sizes happen to agree. No ranks
-are needed here."""
+"""A rank gets the arguments of its requests as the table of arguments requires, whatever sizes are equal by chance.
+Needs no ranks."""
 
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ V = 77
 
 @pytest.fixture
 def rows_of_table(monkeypatch):
-    """Adds rows to the table."""
+    """Return a function that adds rows to the table."""
 
     def add(op, *more):
         monkeypatch.setitem(arguments.TABLE, op, (*arguments.TABLE[op], *more))
@@ -37,7 +37,7 @@ def requests(op, call):
 
 
 def is_whole(op, call):
-    """Whether requests cannot be told apart by position."""
+    """Return whether requests cannot be separated by position."""
     flat = example_calls.flat(call)
     return any(flat.get(place) is not None for place, x in arguments.places(op).items() if x.per == "whole")
 
@@ -85,7 +85,7 @@ def test_what_is_shared_is_not_cut_whatever_its_size(rows_of_table):
     assert list(got["target"].logits.shape) == [2, 3, V] and got["target"].temperature.tolist() == [1, 2]
     assert got["rule"].tolist() == [7] and got["num_requests"].tolist() == [1] and len(got["uniforms"]) == 2
     assert [len(got[name]) for name in ("unknown", "weights", "bias", "pair")] == [3, 3, 2, 3]
-    alone = share_of("verify_tree", call | {"rule": one}, 1, 0, 1)  # one entry for all of one request
+    alone = share_of("verify_tree", call | {"rule": one}, 1, 0, 1)  # a single request: one entry for all
     assert alone["rule"].tolist() == [7]
 
 
@@ -98,7 +98,8 @@ def test_a_plain_tensor_is_cut_as_its_rows_are():
 
 @pytest.mark.parametrize("rank", range(3))
 def test_rows_of_a_rank_lie_in_its_memory(rank):
-    """The op is given all entries of a row, and none of them where the rank has nothing."""
+    """The op gets a view in the shape of whole rows. It lies in this rank's own memory, even if the rank has no
+    chunk."""
     whole = torch.randn(4, 3, 2100)
     mine, rows = ops._rows("verify_chain", whole, None, SimpleNamespace(rank=rank), [0, 1, 3, 3])
     assert rows.shape == whole.shape

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every kernel as it is launched for large rows, ready for triton.compile: no GPU, and no signature written twice."""
+"""Every kernel as launched for large rows, ready for triton.compile. Needs no GPU, and repeats no signature."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TYPES = {
 
 
 class Case(NamedTuple):
-    name: str  # kernel, what it is specialised for
+    name: str  # kernel, its specialisation
     kernel: object
     signature: dict
     constexprs: dict
@@ -39,13 +39,13 @@ class Case(NamedTuple):
         return ASTSource(self.kernel, self.signature, self.constexprs, self.attrs)
 
     def options(self, lanes: int) -> dict:
-        """For warps of 32 or 64 lanes."""
+        """Return compile options for warps of 32 or 64 lanes."""
         return launch.options(self.threads, lanes)
 
 
 def specialised(name: str, kernel, args, constants: dict, threads: int, wide: bool) -> Case:
-    """The signature that the JIT would find for these arguments: None and 1 are constants, multiples of 16 are known as
-    such."""
+    """Return the signature that the JIT would find for these arguments: None and 1 are constants, and multiples of 16
+    are marked as such."""
     constexprs, attrs = {}, {}
 
     def type_of(x, path, varies: bool, aligned: bool):
@@ -71,7 +71,8 @@ def specialised(name: str, kernel, args, constants: dict, threads: int, wide: bo
 
 
 def aot_cases(V: int = 151_936, calls=None) -> Iterator[Case]:
-    """All kernels at bf16 and fp32, with and without what changes their code; or those of other calls(dtype, V)."""
+    """Return all kernels at bf16 and fp32, with and without every option that changes their code; or those of
+    calls(dtype, V)."""
     if launch.interpreted():
         raise RuntimeError("aot_cases: needs compiled kernels, got TRITON_INTERPRET=1")
     seen = set()
@@ -87,7 +88,7 @@ def aot_cases(V: int = 151_936, calls=None) -> Iterator[Case]:
                 name = " ".join(
                     [kernel.__name__.removesuffix("_kernel"), str(dtype).removeprefix("torch."), what]
                 ).strip()
-                narrow = "traversal" in what and dtype.itemsize == 2  # 8 bytes for each thread: see launch_walk
+                narrow = "traversal" in what and dtype.itemsize == 2  # 8 bytes per thread: see launch_walk
                 wide = reads_rows(kernel, args) and not narrow
                 case = specialised(name, kernel, args, constants, threads, wide)
                 key = (kernel.__name__, *(str(x) for x in case[2:]))
@@ -97,7 +98,7 @@ def aot_cases(V: int = 151_936, calls=None) -> Iterator[Case]:
 
 
 def reads_rows(kernel, args) -> bool:
-    """Whether whole chunks of rows are read: row_stats' second launch does so only to filter."""
+    """Return whether a kernel reads whole chunks of rows. The second launch of row_stats does so only to filter."""
     if kernel.__name__ == "stats_kernel":
         return args[0].scratch.few is not None
     return kernel.__name__ not in (
@@ -124,11 +125,11 @@ def meta(*shape: int, of: torch.dtype = torch.float32) -> torch.Tensor:
 REAL, WHOLE, PAIRS, ONE = meta(B), meta(B, of=torch.int64), meta(B, 2), meta(1, of=torch.int64)
 FILTERS = (REAL, WHOLE, REAL, REAL)
 NUMBERS = (0.7, 50.0, 0.9, 0.01)
-NO_SAMPLING = (None,) * 5  # no tensors, and no numbers
+NO_SAMPLING = (None,) * 5  # neither tensors nor numbers
 
 
 def every_call(dtype: torch.dtype, V: int):
-    """(what is special about it, a call of one op on meta tensors)"""
+    """Yield (its options, a call of one op on meta tensors)."""
     rows = meta(B, V, of=dtype)
     yield from calls_of_rows(rows)
     yield from calls_of_views(rows)
@@ -240,7 +241,7 @@ def calls_of_chains(dtype: torch.dtype, V: int):
     yield "a rule for all", lambda: chain(draft, rule_numbers=(11.0, 0.3, NOT_GIVEN))
     yield "one-hot", lambda: chain()
     yield "probabilities", lambda: chain(draft, probs=1, u=u)
-    yield "block", lambda: chain(target, rules=(1, WHOLE, PAIRS))  # a block holds every other walk by a rule
+    yield "block", lambda: chain(target, rules=(1, WHOLE, PAIRS))  # a block also runs every other walk under a rule
     yield "block, probabilities", lambda: chain(target, probs=1, u=u, rules=(1, WHOLE, PAIRS))
     yield "ragged", ragged
     at = meta(B, G + 1, of=torch.int64), meta(B, G, of=torch.int32)
@@ -263,7 +264,7 @@ def calls_of_trees(dtype: torch.dtype, V: int):
     yield "", lambda: ops.build_tree(meta(B, 8, G, of=torch.int64))
     for name in ("bool", "uint8", "uint32", "float64"):
         format = MASK_FORMATS[name]
-        yield name, lambda format=format: ops.tree_mask(table, ONE, None, -1, format)  # a number, 0 where none is given
+        yield name, lambda format=format: ops.tree_mask(table, ONE, None, -1, format)  # a number; 0 if none is given
         yield f"{name} with a prefix", lambda format=format: ops.tree_mask(table, WHOLE, None, 4096, format)
     yield "kseq", lambda: tree(0, drafts=drafts)
     yield "recursive", lambda: tree(1, drafts=drafts)

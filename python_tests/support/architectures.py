@@ -8,7 +8,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from specdec_kernels.decode import adapt
 
 VOCABULARY = 64
-# What a config's attributes are set to, where it has them.
+# Values for a config's attributes, where it has them.
 SIZES = {
     64: "vocab_size encoder_hash_byte_group_vocab text_vocab_size padded_vocab_size vocab_size_per_layer_input",
     256: "max_position_embeddings n_positions max_target_positions max_sequence_length n_ctx",
@@ -29,11 +29,11 @@ SIZES = {
     1: "n_group topk_group n_groups num_codebooks",
 }
 SMALL = {name: size for size, names in SIZES.items() for name in names.split()}
-# Latent attention has as many heads of keys as of queries.
+# Latent attention has as many key heads as query heads.
 MLA = (
     "axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_linear minicpm3 youtu"
 )
-# What a class needs beyond that.
+# Further values for single classes.
 SPECIAL: dict[str, dict] = {
     **{name: dict(num_key_value_heads=4) for name in MLA.split()},
     "dots1": dict(n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2),
@@ -55,7 +55,7 @@ SPECIAL: dict[str, dict] = {
 
 
 def names():
-    """The model types, one for each class."""
+    """Return the model types, one for each class."""
     seen = {}
     for name, made in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items():
         seen.setdefault(made, name)
@@ -63,7 +63,7 @@ def names():
 
 
 def _shrunk(values, layers=None):
-    """The sizes of a config and of those nested in it; lists with an entry for each layer are cut."""
+    """Shrink the sizes of a config and of its nested configs. Lists with one entry per layer are cut."""
     if not all(isinstance(name, str) for name in values):  # per layer
         return {i: value for i, value in values.items() if str(i) in "01"}
     out = {}
@@ -84,21 +84,22 @@ def _shrunk(values, layers=None):
 
 
 def config(name, full_attention=False, **more):
-    """full_attention: in every layer, where the class leaves that to its config."""
+    """Return a small config. full_attention: in every layer, if the config has that choice."""
     cls = type(AutoConfig.for_model(name))
     values = _shrunk(cls().to_dict())
     for key in ("architectures", "transformers_version", "dtype", "model_type"):
         values.pop(key, None)
     every = {"is_decoder": True}
     if full_attention:
-        named = values.get("layer_types") is not None  # these decide, and a window that is left is for none of them
+        # these decide; a window left in the config would then apply to no layer
+        named = values.get("layer_types") is not None
         every |= dict(layer_types=["full_attention"] * 2) if named else dict(sliding_window=None)
     values |= {key: value for key, value in every.items() if key in values}
     return cls(**{**values, **SPECIAL.get(name, {}), **more})
 
 
 def build(name, seed=0, **more):
-    """A model with weights whose passes tell positions and keys apart."""
+    """Make a model with weights large enough that its passes distinguish positions and keys."""
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config(name, **more)).float().eval().requires_grad_(False)
     for weight in model.parameters():
@@ -109,12 +110,12 @@ def build(name, seed=0, **more):
 
 
 def outcome(name, **more):
-    """(kind, what was said, model, served, options): "unbuilt", "refused" or "served"; where a class is refused for its
-    layers' windows and its config can do without, it is asked again without."""
+    """Return (kind, error text, model, served model, options), where kind is "unbuilt", "refused" or "served". If a
+    class is refused for its layers' windows and its config can do without them, it is tried again without."""
     try:
         model = build(name, **more)
         plain(model, [1, 2, 3], 2)
-    except Exception as error:  # a class of transformers that this recipe does not fit
+    except Exception as error:  # a class of transformers that this recipe cannot build
         return "unbuilt", f"{type(error).__name__}: {str(error).strip()[:200]}", None, None, more
     try:
         return "served", "", model, adapt(model), more
@@ -127,7 +128,7 @@ def outcome(name, **more):
 
 
 def plain(model, prompt, tokens):
-    """Those of transformers' own generate."""
+    """Return the tokens of transformers' own generate."""
     ids = torch.tensor([prompt])
     out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False)
     return out[0, len(prompt) :].tolist()

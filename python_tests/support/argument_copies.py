@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an op's arguments are written beside their table, specdec_kernels/arguments.py. Each reader yields what a copy
-lacks, as "place: what"."""
+"""The places that repeat an op's arguments, compared with their table, specdec_kernels/arguments.py. Each reader yields
+what a copy lacks, as "place: what"."""
 
 import ast
 import inspect
@@ -23,7 +23,7 @@ ARRAYS = re.compile(r"\[([A-Z0-9][^][]*)\](?!\()")
 
 
 def roots(op):
-    """The parameters of the public function."""
+    """Return the parameters of the public function."""
     return {place.partition(".")[0] for place in arguments.places(op)}
 
 
@@ -52,7 +52,7 @@ def of_schema(op):
 
 
 def parameters_in(text, named):
-    """The parameter lists of the functions of C++ whose names hold a word, macros of parameters replaced."""
+    """Yield the parameter lists of C++ functions whose names contain `named`, with macros of parameters expanded."""
     macros = {}
     for path in sorted((ROOT / "csrc" / "binding").glob("*.h")):
         joined = path.read_text().replace("\\\n", " ")
@@ -75,14 +75,14 @@ def of_cpp(op):
 
 
 def in_triton(path, kind, name):
-    """A class or a function, which can be read where Triton is not installed."""
+    """Return the syntax tree of a class or function, which works where Triton is not installed."""
     body = ast.parse((ROOT / "specdec_kernels" / "triton" / path).read_text()).body
     [found] = [x for x in body if isinstance(x, kind) and x.name == name]
     return found
 
 
 def triton_takes(op):
-    """What Triton's function names, sides and views by their fields."""
+    """Yield the arguments of Triton's function, with sides and views as their fields."""
     of_rows, of_views = (
         [x.target.id for x in in_triton("core/arguments.py", ast.ClassDef, name).body if hasattr(x, "target")]
         for name in ("GivenRows", "GivenViews")
@@ -102,12 +102,15 @@ def reference_takes(op):
     return [name for name in names if name not in ("chance_type", "first")]
 
 
-NEVER_IN_TRITON = {"verify_tree": ["rule", "alpha", "rule_numbers"]}  # trees by a rule are CPU and CUDA only
+NEVER_IN_TRITON = {"verify_tree": ["rule", "alpha", "rule_numbers"]}  # Triton does not support rules on trees
 
 
 def unserved(op):
-    """The optional arguments that Triton or the reference do not take yet: Triton refuses them, and in a call of the
-    reference Python does. Where both take one, example calls and hostile calls give it."""
+    """Return the optional arguments that Triton or the reference do not support yet.
+
+    Triton refuses them, and Python refuses them in a call of the reference. Once both support one, example calls and
+    hostile calls must give it.
+    """
     takes, places = {*triton_takes(op)}, {*reference_takes(op)}
     new = [x for x in arguments.taken(op) if x.may_be_left_out]
     return {
@@ -117,13 +120,13 @@ def unserved(op):
 
 
 def not_everywhere(op):
-    """Where the public function takes these."""
+    """Return the places of these arguments in the public function."""
     lacks = unserved(op)
     return {x.public for x in arguments.taken(op) if x.name in lacks["triton"]} | {*lacks["reference"]}
 
 
 def everywhere(op):
-    """Which tensors of the public function the op takes as they are, wherever it runs."""
+    """Return the tensors of the public function that the op takes unchanged on every backend."""
     return [place for place, x in tensors(op).items() if x.name and place not in not_everywhere(op)]
 
 
@@ -163,7 +166,7 @@ def is_shape(text):
 
 
 def paragraphs(op):
-    """(names, text) of what a docstring says of arguments."""
+    """Yield (names, text) for each entry of a docstring's Args."""
     text = inspect.getdoc(getattr(sk, op)).split("\nArgs:\n")[1].split("\nReturns:\n")[0]
     for names, said in re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n     .*)*)", text, re.M):
         yield names.split(", "), " ".join(said.split())
@@ -186,7 +189,7 @@ def of_docstring(op):
 
 
 def size_of(symbol, size, known):
-    """The sizes that are known if a dimension of this symbol has this size; None if it cannot."""
+    """Return the known sizes if a dimension with this symbol has this size; None if it cannot."""
     base, _, more = symbol.partition("+")
     if symbol.isdigit():
         return known if int(symbol) == size else None
@@ -197,7 +200,7 @@ def size_of(symbol, size, known):
 
 
 def fits(x, tensor, known):
-    """Every way in which a tensor has one of an argument's shapes: the sizes that are then known."""
+    """Yield, for every way in which a tensor has one of an argument's shapes, the sizes that are then known."""
     for shape in x.shapes:
         symbols = shape.split(", ")
         if shape == "...":
@@ -211,7 +214,7 @@ def fits(x, tensor, known):
 
 
 def of_calls(op):
-    """Every argument is given by an example, and what the public function hands to the op is as the table says."""
+    """Every argument is in some example, and the public function passes to the op what the table requires."""
     where, given = f"specdec_kernels/example_calls/{op}.py", set()
     for name, call in example_calls.calls(op, V=77):
         given |= {x.public for x in arguments.TABLE[op] if of_call(call, x.public) is not None}
@@ -232,7 +235,7 @@ def of_calls(op):
 def of_call(call, place):
     name, _, part = place.partition(".")
     x = call.get(name)
-    if "." in part:  # of a view
+    if "." in part:  # a field of a view
         group, _, field = part.partition(".")
         return getattr(getattr(x, group, None), field, None)
     if not part or x is None:
@@ -243,7 +246,7 @@ def of_call(call, place):
 
 
 def of_results(op):
-    """What the op makes of the first example call is as the table of results says."""
+    """The results of the first example call have the dtypes and shapes in the table of results."""
     call = example_calls.calls(op, V=77)[0].arguments
     given = example_calls.op_arguments(op, getattr(sk, op), **call)
     made = getattr(torch.ops.specdec, op)(*given)
@@ -260,7 +263,7 @@ def of_results(op):
 
 
 def of_hostile(op):
-    """Every argument is varied by the hostile calls."""
+    """Every argument occurs in the hostile calls."""
     from gates import hostile
 
     missing = {*everywhere(op)} - {hostile.PADDED.get(op)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interpreted Triton as it is on a GPU, where no value of a tensor can be looked at before kernels run."""
+"""Interpreted Triton that behaves as on a GPU, where no tensor's values can be checked before kernels run."""
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -9,7 +9,7 @@ from specdec_kernels.triton import writer_of
 
 
 class AsOnGpu(TorchDispatchMode):
-    """Arguments are checked on the meta device, which holds no values, and Triton's kernels write."""
+    """Arguments are checked on the meta device, which has no values, and Triton's kernels write the results."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         namespace, name = function._schema.name.split("::")

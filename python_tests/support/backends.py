@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One way to call an op, whatever runs it. Tests take the fixture `backend` and call run(op, backend, ...).
+"""One way to call an op on every backend. Tests take the fixture `backend` and call run(op, backend, ...).
 
-SPECDEC_TEST_BACKENDS picks backends by name, with commas; `reference` runs the tests against the float64 reference: a
-test of the tests.
+SPECDEC_TEST_BACKENDS selects backends by name, separated by commas. `reference` runs the tests against the float64
+reference, as a test of the tests.
 """
 
 import functools
@@ -16,9 +16,9 @@ from support.worker import Worker, specialisations_run
 
 
 class Backend(NamedTuple):
-    environment: dict | None = None  # of the process it runs in; None: this one
+    environment: dict | None = None  # environment of the process it runs in; None: this process
     device: str = "cpu"
-    slower: int = 1  # how many times smaller a grid of inputs has to be: see scale()
+    slower: int = 1  # by how much a grid of inputs must be smaller: see scale()
 
 
 BACKENDS = {
@@ -29,10 +29,10 @@ BACKENDS = {
     "triton": Backend({"SPECDEC_BACKEND": "triton"}, "cuda"),
     "cuda-on-cpu-checked": Backend(
         {"SPECDEC_BACKEND": "cpu", "SPECDEC_CUDA_ON_CPU": "checked"}, slower=20
-    ),  # every access is noted
+    ),  # every access is checked
     "reference": Backend(slower=4),
 }
-# The CPU's instruction sets that can run here, each in a process of its own
+# The CPU's instruction sets that can run here, each in its own process
 ISAS = ["base", "avx2", "avx512"][: {"AVX512": 3, "AVX2": 2}.get(torch.backends.cpu.get_cpu_capability(), 1)]
 BACKENDS |= {f"cpu-{isa}": Backend({"SPECDEC_BACKEND": "cpu", "SPECDEC_ISA": isa}) for isa in ISAS}
 EVERY = "cpu" if tiers.TIER == "check" else "cpu,cuda-on-cpu,triton-interpret,cuda,triton"
@@ -46,7 +46,7 @@ def instruction_sets(name):
 
 @functools.cache
 def why_not(name):
-    """Why a backend cannot run here, or None."""
+    """Return why a backend cannot run here, or None."""
     from specdec_kernels.backends import lacks, misfit
 
     if BACKENDS[name].device == "cuda" and not torch.cuda.is_available():
@@ -57,9 +57,12 @@ def why_not(name):
 
 
 def scale(n, backend, least=14):
-    """How many of n inputs a test takes on a backend: fewer where kernels are simulated, yet `least` of them (every
-    kind of row comes twice). In make test both simulated devices take as few, and so share the reference's answers,
-    and of large batches the CPU takes half: the reference's loops are most of what they cost."""
+    """Return how many of n inputs a test takes on a backend.
+
+    Where kernels are simulated these are fewer, but at least `least` (every kind of row then occurs twice). In make
+    test, both simulated devices take the same number, so that they share the reference's results, and the CPU takes
+    half of large batches, since the reference's loops take most of their time.
+    """
     slower = BACKENDS[backend].slower
     if tiers.TIER != "all" and slower == 1 and BACKENDS[backend].device == "cpu":
         return min(n, max(least, 64, n // 2))
@@ -67,18 +70,18 @@ def scale(n, backend, least=14):
 
 
 def serves(backend, op, arguments):
-    """Whether a backend serves a call: in Triton no rule acts on a tree."""
+    """Return whether a backend supports a call: Triton has no rules on trees."""
     rule = arguments.get("rule")
     return not (backend.startswith("triton") and op == "verify_tree") or rule is None or str(rule) == "exact"
 
 
 def served(backend, op, calls):
-    """Those of example calls that a backend serves."""
+    """Return the example calls that a backend supports."""
     return [call for call in calls if serves(backend, op, call.arguments)]
 
 
 def there(backend, function, *args, **kwargs):
-    """function(*args, **kwargs), a function of a module, in the process where torch.ops.specdec.* is this backend's."""
+    """Run a module-level function(*args, **kwargs) in the process where torch.ops.specdec.* is this backend's."""
     chosen = BACKENDS[backend]
     if chosen.environment is None:
         return function(*args, **kwargs)
@@ -88,7 +91,7 @@ def there(backend, function, *args, **kwargs):
 
 
 def ran():
-    """What the simulated devices of this process have run, by backend."""
+    """Return what the simulated devices of this process have run, by backend."""
     alive = {name: worker for name, worker in _workers.items() if name in tiers.SIMULATED and worker.alive()}
     return {name: worker.call(specialisations_run) for name, worker in alive.items()}
 
@@ -107,13 +110,13 @@ def as_on_gpu(op, *args, **kwargs):
 
 
 def run_without_values(op, backend, *args, **kwargs):
-    """run(), where a simulated device looks at no value before kernels run: what is bad in them reaches these."""
+    """run() with a simulated device that checks no values before kernels run, so invalid ones reach the kernels."""
     args, kwargs = flat.folded(op, args, kwargs)
     return there(backend, as_on_gpu if backend == "triton-interpret" else public, op, *args, **kwargs)
 
 
 def run(op, backend, *args, **kwargs):
-    """The op's public function on CPU tensors, of a flat call too; what it returns is back on the CPU."""
+    """Call the op's public function on CPU tensors, also with a flat call. Results are copied back to the CPU."""
     args, kwargs = flat.folded(op, args, kwargs)
     if backend == "reference":
         from support import answers
@@ -123,5 +126,5 @@ def run(op, backend, *args, **kwargs):
 
 
 def call(op, backend):
-    """run, as a function of the op's public arguments."""
+    """Return run() as a function of the op's public arguments."""
     return functools.partial(run, op, backend)

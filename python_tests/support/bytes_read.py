@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accesses of the `.cu` files on the CPU, counted in the flavour that notes every one of them."""
+"""Counts of the memory accesses of the `.cu` files on the CPU, in the checked build of the simulated device."""
 
 import os
 
@@ -10,8 +10,8 @@ import specdec_kernels as sk
 
 WHERE = "cuda-on-cpu-checked"
 CHUNK = 1024
-BLOCK = 256  # threads, each of which looks up the logprob of a drawn token: one address, so one transaction
-RESCAN = 2 * CHUNK + BLOCK  # entries, at most: the draw and what follows it
+BLOCK = 256  # threads that each look up the logprob of a drawn token: one address, so one transaction
+RESCAN = 2 * CHUNK + BLOCK  # at most so many entries: the draw and the lookups after it
 BF16, F32 = torch.bfloat16, torch.float32
 
 
@@ -27,8 +27,8 @@ def counted(op, args, watched, path):
 
 
 def count(op, *watched, small=False, **args):
-    """The op's result, a Count (bytes by row, as tensors) of each watched argument, and its launches. small: chains of
-    few positions go their own way."""
+    """Return the op's result, a Count (bytes by row, as tensors) for each watched argument, and its launches. small:
+    use the path for chains of few positions."""
     path = "streaming" if op == "verify_chain" and not small else ""
     out, counts, launches = backends.there(WHERE, counted, op, args, watched, path)
     for name, c in counts.items():
@@ -38,9 +38,9 @@ def count(op, *watched, small=False, **args):
 
 
 def language_rows(seed, n, V, dtype, least=12.0, most=18.0):
-    """Rows as language models have them where they know what comes next: a normal body of width 2.5, and ten tokens
-    that stand out at 12 to 18. The body then weighs about a hundredth at V = 8192, and most of the rest is two or three
-    tokens."""
+    """Return rows as a language model makes them when it is confident: normal logits of standard deviation 2.5, and ten
+    tokens at 12 to 18. At V = 8192 the others weigh about a hundredth, and two or three tokens have most of the
+    rest."""
     rng = torch.Generator().manual_seed(seed)
     z = 2.5 * torch.randn(n, V, generator=rng)
     ids = torch.rand(n, V, generator=rng).topk(10).indices
@@ -48,7 +48,7 @@ def language_rows(seed, n, V, dtype, least=12.0, most=18.0):
 
 
 def within(read, least, entries, item):
-    """At least `least` bytes, at most `entries` entries more."""
+    """Check for at least `least` bytes, and at most `entries` entries more."""
     return bool(((read >= least) & (read <= least + entries * item)).all())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs that an op meets in practice and those it must survive."""
+"""Ordinary inputs of an op, and invalid ones that it must survive."""
 
 import math
 
@@ -9,7 +9,7 @@ from support.plain import Plain, inverse_cdf
 
 KINDS = ["dirichlet", "peaked", "near", "identical", "disjoint", "zeros", "onehot"]
 
-# What verify_chain takes of each request; the rest serves the batch.
+# The arguments of verify_chain with one entry per request; the others are for the batch.
 PER_REQUEST = (
     "target_logits",
     "draft_logits",
@@ -33,7 +33,7 @@ def logs(p):
 
 
 def row_pair(kind, V, rng):
-    """Logits of one target and one draft row."""
+    """Return the logits of one target and one draft row."""
     p = logs(rng.dirichlet(np.full(V, 0.5)).clip(1e-30))
     q = logs(rng.dirichlet(np.full(V, 0.5)).clip(1e-30))
     even = np.arange(V) % 2 == 0
@@ -41,7 +41,7 @@ def row_pair(kind, V, rng):
         p, q = 6 * rng.standard_normal(V), 6 * rng.standard_normal(V)
     elif kind == "near":
         q = p + 0.3 * rng.standard_normal(V)
-    elif kind == "sharp":  # near, with most of the mass on a few ids however many there are: on request
+    elif kind == "sharp":  # near, with most of the mass on a few ids whatever the vocabulary; only on request
         p = 5 * rng.standard_normal(V)
         q = p + 1.5 * rng.standard_normal(V)
     elif kind == "identical":
@@ -57,19 +57,19 @@ def row_pair(kind, V, rng):
 
 
 def rows_pair(seed, N, V, Vq=None, dtype=torch.float32, draft_dtype=None, kinds=KINDS):
-    """[N, V] and [N, Vq] logits, the kinds taking turns."""
+    """Return [N, V] and [N, Vq] logits, whose kinds take turns."""
     rng = np.random.default_rng([seed, N, V])
     wide = max(V, Vq or V)
     pairs = [row_pair(kinds[i % len(kinds)], wide, rng) for i in range(N)]
     p = torch.tensor(np.array([a for a, _ in pairs]).reshape(N, wide))[:, :V]
     q = torch.tensor(np.array([b for _, b in pairs]).reshape(N, wide))[:, : Vq or V]
-    for rows in (p, q):  # a cut row may have lost all it had
+    for rows in (p, q):  # the cut may have removed every finite entry
         rows[(rows == -math.inf).all(-1)] = 0.0
     return p.to(dtype).contiguous(), q.to(draft_dtype or dtype).contiguous()
 
 
 def parameters(seed, n):
-    """Per-request sampling parameters, every combination of on and off, one request in eight greedy."""
+    """Return per-request sampling parameters: every combination of on and off, and one request in eight greedy."""
     rng = np.random.default_rng([seed, n])
 
     def choose(values, dtype):
@@ -84,8 +84,7 @@ def parameters(seed, n):
 
 
 def strided(t, pad=3, shift=0):
-    """The same rows with a row stride that is no multiple of anything, the first one `shift` elements into its
-    storage."""
+    """Return the same rows with an odd row stride, the first one `shift` elements into its storage."""
     sizes = (*t.shape[:-1], t.shape[-1] + pad)
     wide = torch.full((math.prod(sizes) + shift,), math.nan, dtype=t.dtype)[shift:].view(sizes)
     wide[..., : t.shape[-1]] = t
@@ -105,8 +104,8 @@ def chain(
     dirty=True,
     kinds=KINDS,
 ):
-    """Keyword arguments of verify_chain. Drafts come from the draft's law; with `dirty` one id in 16 is out of
-    range."""
+    """Return keyword arguments of verify_chain. Drafts are drawn from the draft's distribution; with `dirty`, one id in
+    16 is out of range."""
     p, _ = rows_pair(seed, B * (G + 1), V, dtype=dtype, kinds=kinds)
     pairs = rows_pair(seed + 1, B * G, V, Vq, dtype, draft_dtype, kinds)
     p, q = p.reshape(B, G + 1, V), pairs[1].reshape(B, G, Vq or V)
@@ -123,7 +122,7 @@ def chain(
     drafts = inverse_cdf(
         laws.reshape(B * G, laws.shape[-1]), torch.rand(B * G, generator=rng, dtype=torch.float64)
     ).reshape(B, G)
-    if one_hot:  # a guess of its own kind: half of the time what the target likes best
+    if one_hot:  # one-hot drafts are guesses: half of them are the target's argmax
         best = p[:, :G].argmax(-1)
         drafts = torch.where(torch.rand(B, G, generator=rng) < 0.5, best, drafts.clamp(max=V - 1))
     if dirty:
@@ -136,7 +135,7 @@ def chain(
 
 
 def bad_rows(V):
-    """Rows that are no law, with what must become of them: (logits, argmax of the finite entries)."""
+    """Return invalid rows and the required token: (logits, argmax of the finite entries)."""
     nan, inf = math.nan, math.inf
     base = torch.linspace(-1, 1, V)
     out = []

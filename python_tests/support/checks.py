@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a verify_chain must pass, as functions of the function under test: the op passes them all, each mutant fails
+"""Checks of verify_chain, as functions of the function under test: the op passes all of them, and each mutant fails
 one."""
 
 import math
@@ -18,7 +18,7 @@ ALMOST_ONE = 1 - 2.0**-53
 
 
 def ln(*p):
-    """Logits of a golden law, shifted so that they are no log-probabilities."""
+    """Return the logits of a golden distribution, shifted so that they are not log-probabilities."""
     with np.errstate(divide="ignore"):
         return torch.tensor(np.log(p) + 1.5, dtype=torch.float32)
 
@@ -27,7 +27,8 @@ def ln(*p):
 
 
 def assert_same_tokens(out, ref, what=""):
-    """Tokens, counts and status equal the reference's outside the band; flips inside it are counted and capped."""
+    """Check that tokens, counts and status equal the reference's outside the band. Differences inside are counted and
+    limited."""
     same = (out.tokens == ref.tokens).all(-1) & (out.num_accepted == ref.num_accepted) & (out.status == ref.status)
     wrong = (~same & (ref.margin > 1)).nonzero()[:, 0].tolist()
     assert not wrong, (
@@ -40,8 +41,8 @@ def assert_same_tokens(out, ref, what=""):
 
 
 def assert_floats(got, want, torch_error, what, largest=None):
-    """Within twice what torch's own float32 evaluation loses on the same rows (never tighter than half an ulp of the
-    value)."""
+    """Check for at most twice the error of torch's own float32 evaluation on the same rows, but at least half an
+    ulp."""
     assert (got.isnan() == want.isnan()).all(), f"{what}: NaN in other places"
     infinite = want.isinf()
     assert (got[infinite] == want[infinite]).all(), f"{what}: infinities differ"
@@ -52,7 +53,7 @@ def assert_floats(got, want, torch_error, what, largest=None):
 
 
 def torch_logprob_error(rows, params):
-    """The largest error of float32 log_softmax on these rows against float64, over what has mass."""
+    """Return the largest error of float32 log_softmax on these rows against float64, over ids with mass."""
     kept = Plain().cutoffs(rows.double(), **params)
     t = torch.as_tensor(1.0 if params.get("temperature") is None else params["temperature"]).reshape(-1, 1, 1)
     t = torch.where(t > 0, t, 1.0).double()
@@ -81,10 +82,10 @@ def check_agreement(verify, **case):
 
 
 def check_quadrature(verify, target=None, draft=None, n=1024):
-    """Every edge of the one-step laws, position by position, located to 1/n without a random number.
+    """Check every edge of the one-step distributions, position by position, to within 1/n and without random numbers.
 
-    u = 0 walks through the positions before; there the test of each drafted id, its residual, the plain draw when the
-    draft ends, and the bonus are each swept by one stratified uniform.
+    u = 0 passes the positions before. There, one stratified uniform sweeps each of these: the test of each draft id,
+    its residual, the plain draw when the draft ends, and the bonus token.
     """
     verify = flat.of("verify_chain", verify)
     if target is None:
@@ -136,7 +137,7 @@ class Scenario(NamedTuple):
 
 
 def scenario(gamma, p, q, target=None, draft=None):
-    """p, q: prefix -> logits [V] float32; q or an id (one-hot)."""
+    """p, q: prefix -> logits [V] float32, or for q an id (one-hot)."""
     sides = target or {}, draft or {}
     laws = [lambda z, _, x=x: Plain().laws(torch.from_numpy(z)[None, None], **x)[0, 0].numpy() for x in sides]
     return Scenario(testing.Case("", "", p, q, gamma, *laws), *sides)
@@ -173,9 +174,9 @@ SCENARIOS = {
 
 
 def check_joint_law(verify, scenario, n=1_000_000, sample=plain_sample):
-    """Drafts from domain 2, verification from domains 0 and 1 of the same seeds: the emitted tokens have the exact law.
-    At n = 10^6 a bias of total variation .004 (12 cells) to .012 (2,500 cells) is found; `detects` in the result says
-    which."""
+    """Drafts use domain 2, verification domains 0 and 1 of the same seeds: emitted tokens follow the exact
+    distribution. n = 10^6 detects a bias of total variation .004 (12 cells) to .012 (2,500 cells); `detects` in the
+    result says which."""
     verify, (case, target, draft) = flat.of("verify_chain", verify), SCENARIOS[scenario]
     law, wanted = case.law("token"), case.law()
     full = testing.complete_law(law, case.p.probabilities, case.length + 1)
@@ -199,7 +200,8 @@ def check_joint_law(verify, scenario, n=1_000_000, sample=plain_sample):
 
 
 def check_golden(verify):
-    """p = (.5, .3, .2), q = (.2, .5, .3): accept with 1, .6, 2/3, residual (1, 0, 0)."""
+    """p = (.5, .3, .2), q = (.2, .5, .3): ids are accepted with probability 1, .6 and 2/3; the residual is (1, 0,
+    0)."""
     verify = flat.of("verify_chain", verify)
     p, q = ln(0.5, 0.3, 0.2), ln(0.2, 0.5, 0.3)
     for d, edge in ((0, 1.0), (1, 0.6), (2, 2 / 3)):
@@ -218,7 +220,7 @@ def check_golden(verify):
 
 
 def check_strict(verify):
-    """u = 0 does not accept a token that the target forbids."""
+    """u = 0 does not accept a token with p = 0."""
     verify = flat.of("verify_chain", verify)
     p, q = ln(0.5, 0.5, 0.0), ln(0.3, 0.3, 0.4)
     out = verify(
@@ -228,7 +230,7 @@ def check_strict(verify):
 
 
 def check_streams(verify, B=400):
-    """seed and offset name the uniforms of domains 0 and 1, offset and high words included."""
+    """seed and offset select the uniforms of domains 0 and 1, with their high words too."""
     verify = flat.of("verify_chain", verify)
     args = cases.chain(21, B, 3, 11, dirty=False, kinds=["dirichlet", "near"])
     args.pop("uniforms")
@@ -241,7 +243,7 @@ def check_streams(verify, B=400):
 
 
 def check_ties(verify):
-    """Greedy: the lowest id wins a tie. Top-k: all ties at the cutoff stay."""
+    """Greedy: the lowest id wins a tie. Top-k: all ties at the cutoff are kept."""
     verify = flat.of("verify_chain", verify)
     z = torch.tensor([1.0, 3.0, 0.0, 3.0, 3.0])
     u = torch.tensor([[0.0, 0.999]], dtype=torch.float64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank of a tensor-parallel engine that has whole rows, equal on all ranks, drafts and verifies for itself."""
+"""A rank of a tensor-parallel engine with whole rows that are equal on all ranks: it drafts and verifies by itself."""
 
 import torch
 
@@ -9,8 +9,8 @@ B, G, V = 64, 3, 1009
 
 
 def step(rank, seed=0):
-    """Return drafted tokens, tokens and numbers accepted; this rank has its own order of requests, alignment of rows,
-    number of threads and state of torch's generator."""
+    """Return the drafted tokens, the emitted tokens and the numbers accepted. Each rank has its own order of requests,
+    alignment of rows, number of threads and state of torch's generator."""
     torch.set_num_threads(1 + rank)
     torch.manual_seed(rank)
     equal = torch.Generator().manual_seed(5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ops answer to example calls, in this process or in one of its own."""
+"""Results of ops for example calls, in this process or in another one."""
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -12,7 +12,8 @@ def tensors(op, arguments):
 
 
 def write(path):
-    """To `path`, which holds calls as {op: [arguments of each]}, what Triton answers: {op: [tensors of each]}"""
+    """Write Triton's results {op: [tensors of each call]} to `path`, which holds the calls {op: [arguments of
+    each]}."""
     assert sk.backends.chosen() == "triton"
     inputs = torch.load(path, weights_only=False)
     torch.save({op: [tensors(op, each) for each in given] for op, given in inputs.items()}, path)

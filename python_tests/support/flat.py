@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls as tests vary them, field by field: a flat dict in which each field of a side has a name of its own, as in the
-schema (target_logits, draft_temperature; temperature, top_k, top_p and min_p alone are the target's). folded() makes
-Rows of them, which public functions and the reference take."""
+"""Calls as flat dicts, so that tests can vary single fields of Rows.
+
+Each field of a side has its own name, as in the schema (target_logits, draft_temperature). temperature, top_k, top_p
+and min_p alone are the target's. folded() makes Rows of them, which public functions and the reference take.
+"""
 
 import functools
 import inspect
@@ -13,7 +15,7 @@ from specdec_kernels.rows import Rows
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 FIELDS = (*SAMPLING, "stats", "kind", "row", "penalties", "bias")
-SIDES = {  # op: where its sides stand
+SIDES = {  # op: the place of each of its sides among the parameters
     op: {side: list(inspect.signature(getattr(specdec_kernels, op)).parameters).index(side) for side in sides(op)}
     for op in TABLE
     if sides(op)
@@ -21,7 +23,7 @@ SIDES = {  # op: where its sides stand
 
 
 def names_of(op: str, side: str) -> dict[str, str]:
-    """The flat names of a side's fields."""
+    """Return the flat names of a side's fields."""
     if side == "rows":
         return {"logits": "logits"} | {field: field for field in FIELDS}
     if side in ("p", "q"):
@@ -31,7 +33,7 @@ def names_of(op: str, side: str) -> dict[str, str]:
 
 
 def folded(op: str, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The same call with Rows. A side that is given as Rows or as a plain tensor stays, but for fields given beside."""
+    """Return the same call with Rows. A side given as Rows or as a tensor stays, except for fields given separately."""
     if op not in SIDES:
         return args, kwargs
     args, kwargs, found = list(args), dict(kwargs), {}
@@ -53,15 +55,15 @@ def folded(op: str, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
 
 
 def call(function, *args, **kwargs):
-    """A public function, or a reference's, of a flat call."""
+    """Call a public function, or one of the reference, with a flat call."""
     op = function.args[0] if isinstance(function, functools.partial) else function.__name__
     args, kwargs = folded(op, args, kwargs)
     return function(*args, **kwargs)
 
 
 def dotted(op: str, arguments: dict) -> dict:
-    """Arguments of an op's public function by field: "target.logits", "target.temperature" ... of every side, whether
-    it is given as Rows or as a tensor. For tests that walk over all arguments."""
+    """Return the arguments of an op's public function by field: "target.logits", "target.temperature" ... for every
+    side, whether it is given as Rows or as a tensor. Tests that visit all arguments use it."""
     found = {}
     for name, x in arguments.items():
         if name not in SIDES.get(op, ()) or x is None:
@@ -73,18 +75,18 @@ def dotted(op: str, arguments: dict) -> dict:
 
 
 def dotted_calls(op: str, few=False, **inputs) -> list:
-    """An op's example calls, by field."""
+    """Return an op's example calls by field."""
     calls = (example_calls.few if few else example_calls.calls)(op, **inputs)
     return [call._replace(arguments=dotted(op, call.arguments)) for call in calls]
 
 
 def call_dotted(op: str, arguments: dict):
-    """The public function of arguments by field."""
+    """Call the public function with arguments by field."""
     return getattr(specdec_kernels, op)(**example_calls.folded(arguments))
 
 
 def dotted_names(op: str) -> list[str]:
-    """The parameters of a public function, each field of its sides by itself."""
+    """Return the parameters of a public function, with each field of its sides."""
     names = inspect.signature(getattr(specdec_kernels, op)).parameters
     return [
         f"{name}.{field}" if field else name
@@ -94,7 +96,7 @@ def dotted_names(op: str) -> list[str]:
 
 
 def flattened(op: str, arguments: dict) -> dict:
-    """A call of Rows as a flat one: folded() the other way."""
+    """Return a call with Rows as a flat one: the inverse of folded()."""
     found = dict(arguments)
     for side in SIDES.get(op, ()):
         x = found.pop(side, None)
@@ -108,7 +110,7 @@ def flattened(op: str, arguments: dict) -> dict:
 
 
 def of(op: str, function):
-    """A function of a flat call, from one of Rows: the op's public function, or what stands in its place."""
+    """Return a function that takes a flat call, for one that takes Rows (a public function or a replacement)."""
 
     def call_flat(*args, **kwargs):
         args, kwargs = folded(op, args, kwargs)

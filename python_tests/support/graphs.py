@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What test_cuda_graph runs where the GPU is: each function takes arguments on a device and returns tensors to
-compare."""
+"""The functions that test_cuda_graph runs in the process with the GPU. Each takes arguments on a device and returns
+tensors to compare."""
 
 import torch
 from support.surface import tensors
@@ -18,8 +18,8 @@ def each_tensor(function, inputs):
 
 
 def replayed(op, sets):
-    """Captures one call, then replays it on each set of inputs in turn: what the replays leave, and what plain calls
-    return."""
+    """Capture one call and replay it on each set of inputs. Return the results of the replays and those of plain
+    calls."""
     static = each_tensor(torch.clone, sets[0])
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -40,7 +40,7 @@ def replayed(op, sets):
 
 
 def on_streams(op, sets, times=20):
-    """Many calls in flight on several streams at once: the last result of each stream, and what plain calls return."""
+    """Run many calls on several streams at once. Return the last result of each stream, and those of plain calls."""
     want = [call(op, inputs) for inputs in sets]
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in sets]
@@ -54,7 +54,7 @@ def on_streams(op, sets, times=20):
 
 
 def without_waiting(op, inputs):
-    """The call, where anything that waits for the device raises."""
+    """Make the call; raise if anything waits for the device."""
     call(op, inputs)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
@@ -66,7 +66,8 @@ def without_waiting(op, inputs):
 
 
 def on_second_device(op, inputs):
-    """The call on cuda:1 while cuda:0 is current: its result, a plain one, and where results and current device are."""
+    """Call on cuda:1 while cuda:0 is current. Return the result, a plain one, and the devices of the results and the
+    current one."""
     got = call(op, each_tensor(lambda x: x.to("cuda:1"), inputs))
     places = [str(x.device) for x in got]
     torch.cuda.synchronize("cuda:1")

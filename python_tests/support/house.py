@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What test_house.py measures: functions and their lengths, in Python and in C++, and who imports or includes whom."""
+"""Measurements for test_house.py: functions and their lengths in Python and C++, and the graph of imports."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ PYTHON_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def python_functions(text):
-    """(name, lines without the docstring, parameters, names of the decorators) of every function."""
+    """Yield (name, lines without the docstring, parameters, names of the decorators) of every function."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, PYTHON_SCOPES):
             lines = node.end_lineno - node.lineno + 1
@@ -20,17 +20,17 @@ def python_functions(text):
 
 
 def bare(text):
-    """C++ without comments, strings and preprocessor lines, line for line."""
+    """Return C++ without comments, strings and preprocessor lines; the lines keep their numbers."""
     blank = lambda match: re.sub(r"[^\n]", " ", match[0])
     text = re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', blank, text, flags=re.S)
     return re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", blank, text, flags=re.M)
 
 
 def cpp_functions(text):
-    """(name, lines from the head to the closing brace) of every function at the scope of a namespace or a type: the
-    lambdas inside count towards it."""
+    """Yield (name, lines from the head to the closing brace) of every function in a namespace or type. A function's
+    length includes its lambdas."""
     text = bare(text)
-    scopes, start = [], 0  # (kind, where its head begins, name); where the head of the next brace begins
+    scopes, start = [], 0  # scopes: (kind, start of its head, name); start: of the next brace's head
     depth = 0  # of parentheses: braces inside belong to an argument
     for at, char in enumerate(text):
         if char in "()":
@@ -65,7 +65,7 @@ def module_name(path, root):
 
 
 def imports(root, package):
-    """{module: modules of the package that it imports, anywhere in its file}."""
+    """Return {module: modules of the package that it imports, anywhere in its file}."""
     files = {module_name(path, root): path for path in sorted((root / package).rglob("*.py"))}
     return {name: {x for x in _imported(name, path, files) if x != name} for name, path in files.items()}
 
@@ -85,7 +85,8 @@ def _imported(name, path, files):
 
 
 def imported(text):
-    """Every part of the names that a file imports, or that programs in its strings do; strings that are a name."""
+    """Yield every part of the names that a file, or a program in one of its strings, imports; and every string, since a
+    string may name a module."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
@@ -97,7 +98,7 @@ def imported(text):
 
 
 def circle(graph):
-    """A circle of a graph as a list of nodes, or None."""
+    """Return a cycle of a graph as a list of nodes, or None."""
     done, path = set(), []
 
     def visit(node):
@@ -115,7 +116,7 @@ def circle(graph):
 
 
 def floors(graph):
-    """The longest way down a graph without circles, from the top to the ground."""
+    """Return the longest path in a graph without cycles."""
     below = {}
 
     def way(node):

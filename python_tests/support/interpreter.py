@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton's interpreter with less work for each operation, and the same answers bit for bit.
+"""Triton's interpreter with less work per operation, and the same results bit for bit.
 
-The interpreter pays per operation of a kernel, not per element: nine tenths of its time go into finding out anew what a
-type's shape is, what two types become, and whether a sum of int32 overflows (which it then tells nobody, since its
-option `debug` is off); and every launch patches triton.language and takes the patches back. hasten() keeps what was
-found out once, leaves out what nobody is told, and patches once a process. It is for processes that only interpret.
+The interpreter's time is per operation of a kernel, not per element. Nine tenths of it recompute the shape of a type,
+the common type of two, or whether an int32 sum overflows (which it does not report, since its option `debug` is off).
+And every launch patches triton.language and undoes it. hasten() caches the first, skips the second, and patches once
+per process. It is for processes that only interpret.
 
-What stands in another version of Triton than those known here is left as it is: slower, not wrong. Whatever is not
-certainly one of the plain cases goes to Triton's own code.
+Parts that differ in another version of Triton stay unchanged: slower, not wrong. Operations outside the plain cases go
+to Triton's own code.
 """
 
 import functools
@@ -125,13 +125,13 @@ def _builder(interpreter):
     numpy_type = interpreter._get_np_dtype
 
     def made(data, dtype):
-        """A handle whose data is known to fit."""
+        """Return a handle whose data is known to fit."""
         handle = object.__new__(handle_of)
         handle.data, handle.dtype, handle.attr = data, dtype, {}
         return handle
 
     class Splat(handle_of):
-        """One value in every place of a block, laid out when somebody asks for the block."""
+        """One value for every place of a block, which is filled only on demand."""
 
         def __init__(self, one, shape, dtype):
             self.one, self.shape, self.dtype, self.attr = one, shape, dtype, {}
@@ -141,7 +141,8 @@ def _builder(interpreter):
             return np.full(self.shape, self.one, dtype=self.one.dtype)
 
     def operands(*handles):
-        """Their arrays, a splat's value for its block where the others say shape and layout of the result."""
+        """Return their arrays. If the other operands determine the result's shape and layout, a splat is just its
+        value."""
         blocks = [x.data for x in handles if type(x) is not Splat]
         if len(blocks) == len(handles):
             return blocks
@@ -174,7 +175,7 @@ def _patch_once(tl, interpreter):
     semantic, patch = interpreter.interpreter_semantic, interpreter._patch_lang
 
     def patch_attr(obj, name, member, builder, scope):
-        inner = getattr(member, "__wrapped__", member)  # @builtin's wrapper asks for _semantic, which is given here
+        inner = getattr(member, "__wrapped__", member)  # @builtin's wrapper requires _semantic, which is given here
 
         def interpreted(*args, **kwargs):
             kwargs["_semantic"] = semantic
@@ -183,6 +184,6 @@ def _patch_once(tl, interpreter):
         scope.set_attr(obj, name, interpreted)
 
     interpreter._patch_attr = patch_attr
-    # A function that sees both modules in which the language is named, so that both are patched, for good.
+    # A function in which both modules have the language's name, so both are patched permanently.
     patch(type("Everything", (), {"__globals__": {"tl": tl, "core": tl.core}}))
     interpreter._patch_lang = lambda fn: interpreter._LangPatchScope()

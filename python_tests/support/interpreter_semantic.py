@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What support/interpreter.py makes of Triton's semantic: the rules of which operands become which types and shapes."""
+"""A faster version of Triton's semantic for support/interpreter.py: the types and shapes of an operation's operands."""
 
 import numpy as np
 
@@ -8,26 +8,26 @@ PLAIN = FLOATS | INTEGERS | {"int1", "uint8"}  # two of one such type are comput
 
 
 def _both(x, y):
-    """The shape that two of one rank are broadcast to, or None where there is none."""
+    """Return the shape to which two of one rank are broadcast, or None if there is none."""
     shape = [b if a == 1 else a for a, b in zip(x, y)]
     return shape if len(x) == len(y) and all(b in (1, c) for b, c in zip(y, shape)) else None
 
 
 def _number(semantic, value, scalar):
-    """The tensor that a number becomes beside one of this type, or None where this is not the place to say."""
+    """Return the tensor that a number becomes beside one of this type, or None for cases left to Triton."""
     if type(value) is int and scalar.name in FLOATS | INTEGERS or type(value) is float and scalar.name in FLOATS:
         return semantic._cast_to_computation_type(value, scalar)
 
 
 def semantic(core, interpreter):
-    """A class to take the place of interpreter_semantic's."""
+    """Return a class to replace interpreter_semantic's."""
     slow = type(interpreter.interpreter_semantic)
     handle_of, numpy_type = interpreter.TensorHandle, interpreter._get_np_dtype
     promoted, constants = {}, {}
 
     class Semantic(slow):
         def binary_op_sanitize_overflow_impl(self, lhs, rhs, binary_op):
-            if self.builder.options.debug:  # else what comes out goes to device_assert, which does nothing
+            if self.builder.options.debug:  # otherwise the result goes to device_assert, which does nothing
                 super().binary_op_sanitize_overflow_impl(lhs, rhs, binary_op)
 
         def computation_type_impl(self, *types):
@@ -38,7 +38,7 @@ def semantic(core, interpreter):
 
         def binary_op_type_checking_impl(self, lhs, rhs, *options, **named):
             x, y = lhs, rhs
-            if not named and (len(options) < 3 or options[2]):  # a number may take the other's type
+            if not named and (len(options) < 3 or options[2]):  # the number may take the type of the other operand
                 if type(x) is core.tensor and type(y) in (int, float):
                     y = _number(self, y, x.type.scalar)
                 elif type(y) is core.tensor and type(x) in (int, float):
@@ -96,7 +96,7 @@ def semantic(core, interpreter):
     return Semantic
 
 
-# Binary operations by their names in TritonSemantic, each with what numpy computes.
+# Binary operations by their names in TritonSemantic, with the numpy function of each.
 ARITHMETIC = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 BITWISE = {"and_": np.bitwise_and, "or_": np.bitwise_or, "xor_": np.bitwise_xor}
 COMPARISONS = {
@@ -106,12 +106,12 @@ COMPARISONS = {
 
 
 def _elementwise(core, interpreter, semantic):
-    """Binary operations where both sides are of one plain type, or the right one is a number that takes the left one's:
-    one call of numpy's, the result's type found out once for each pair of types."""
+    """Add binary operations for two operands of one plain type, or with a number on the right that takes the left one's
+    type. Each is one numpy call, and the result's type is cached by the pair of types."""
     handle_of, numpy_type = interpreter.TensorHandle, interpreter._get_np_dtype
 
     def common(x, y, plain):
-        """(y, both broadcast, the same of bools), the last two None where this is not the place."""
+        """Return (y, both broadcast, the same of bools); the last two are None for cases left to Triton."""
         if x.scalar.name != y.scalar.name or x.scalar.name not in plain:
             return y, None, None
         if x.is_block() and y.is_block():
@@ -122,8 +122,8 @@ def _elementwise(core, interpreter, semantic):
         return y, both, both and both.with_element_ty(core.int1)
 
     def lone(handle, block):
-        """A scalar's array beside a block's; None where the interpreter, which lays it out in a block of its own, row
-        by row, would have made other types or another order of what comes out."""
+        """Return a scalar's array for use with a block. Return None if the interpreter, which fills a row-major block
+        with it, would have given other types or another layout of the result."""
         ordered = block.flags.c_contiguous and handle.data.dtype == numpy_type(handle.dtype)
         return handle.data if ordered else None
 
@@ -147,7 +147,7 @@ def _elementwise(core, interpreter, semantic):
                 rhs = known[key]
             y = rhs.type
             known = x.__dict__.setdefault(pairs, {})
-            found = known.get(id(y))  # which stays y's, since `known` holds y
+            found = known.get(id(y))  # y keeps its id, since `known` holds y
             if found is None:
                 found = known[id(y)] = common(x, y, plain)
             if found[result] is None:

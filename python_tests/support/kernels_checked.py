@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the ops on their checked build, for a process of its own: loading it replaces the ops of the process."""
+"""Calls of the ops in their checked build. They run in their own process, because loading it replaces the process's
+ops."""
 
 import os
 from itertools import product
@@ -15,20 +16,20 @@ from tools.cuda_on_cpu.control import BLOCK_ORDERS, SCHEDULES, counting, order
 
 
 def tree_step(method, B=4, kinds=("near", "dirichlet")):
-    """Trees of which some nodes are accepted and some are not; three chunks, the last one ragged, the rows
-    unaligned."""
+    """Return trees with some nodes accepted and some not. Rows are unaligned, with three chunks, the last of them
+    ragged."""
     return tree_cases.tree(17, B, 2 * 1024 + 77, method, K=3, L=2, dirty=False, kinds=kinds)
 
 
 def row_stats_cases(csrc, ops):
-    """What goes wrong with row_stats first, if anything: an error's text, "outside" for reads between the rows, "wrong"
-    for results. What is wrong once may never end the next time."""
+    """Return the first error of row_stats, or None: an error's text, "outside" for reads between the rows, or "wrong"
+    for results. After an error the next call might never end."""
     import specdec_kernels as sk
 
     module = load("checked", csrc, ops)
     generator = torch.Generator().manual_seed(5)
-    # 9 chunks make two blocks, the last chunk has 3 entries less than a group of 8; 3,001 is in one block, its rows
-    # unaligned
+    # 9 chunks make two blocks, and the last chunk has 3 entries less than a group of 8. Rows of 3,001 are in one block,
+    # and unaligned.
     for V, pad, dtype in (9 * 1024 - 3, 11, torch.float32), (9 * 1024 - 8, 8, torch.bfloat16), (3001, 0, torch.float16):
         logits = (3 * torch.randn(3, V + pad, generator=generator)).to(dtype)[:, :V]
         filters = {"temperature": 0.7, "top_k": 5, "top_p": 0.9}, {"top_p": 0.9}
@@ -48,8 +49,8 @@ def row_stats_cases(csrc, ops):
 
 
 def verify_chain_cases(csrc, ops):
-    """As row_stats_cases, where drafts are rejected at the first position, at the second, and not at all; the way of
-    small batches, and the other one."""
+    """As row_stats_cases. Drafts are rejected at the first position, at the second, or not at all, on the path of small
+    batches and on the other one."""
     import specdec_kernels as sk
 
     module = load("checked", csrc, ops)
@@ -58,7 +59,7 @@ def verify_chain_cases(csrc, ops):
     target = torch.randn(B, G + 1, V, generator=generator)
     draft = target[:, :G].clone()
     tokens = torch.full((B, G), 17)
-    for b in range(2):  # far likelier for the draft than for the target
+    for b in range(2):  # far likelier under the draft than under the target
         draft[b, b, 17] += 12
     u = torch.full((B, G + 1), 0.5, dtype=torch.float64)
     u[2, G] = 1 - 1e-6  # the last id of a ragged chunk
@@ -80,8 +81,8 @@ def verify_chain_cases(csrc, ops):
 
 
 def rule_cases(module):
-    """A rule that asks for both entropies and TV at each position, and keeps every draft: one pass over a pair follows
-    another, and no block waits for the others between them."""
+    """A rule that needs both entropies and TV at each position, and keeps every draft. One pass over a pair follows
+    another, and no block waits for the others in between."""
     import specdec_kernels as sk
 
     generator = torch.Generator().manual_seed(12)
@@ -104,8 +105,8 @@ def rule_cases(module):
 
 
 def one_hot_cases(module):
-    """One-hot drafts. Where the target's distribution is made, its chunk sums are at hand but for one; where it is
-    handed over, each chunk is read once. "read twice" where one is read again."""
+    """One-hot drafts. If the op makes the target's stats, it has all chunk sums except one; if they are given, each
+    chunk is read once. Returns "read twice" if one is read again."""
     import specdec_kernels as sk
 
     generator = torch.Generator().manual_seed(8)
@@ -136,8 +137,8 @@ def one_hot_cases(module):
 
 
 def plain_cases(module):
-    """Rows in 16 bits, whose loop compares with no cutoff, against the same rows in float32: as they are, and with NaN,
-    infinities, and entries of the draft that weigh more than 1."""
+    """16-bit rows, whose loop compares with no cutoff, against the same rows in float32: unchanged, and with NaN,
+    infinities, and draft entries that weigh more than 1."""
     import specdec_kernels as sk
 
     generator = torch.Generator().manual_seed(11)
@@ -150,7 +151,7 @@ def plain_cases(module):
         side, _, value = name.partition(" ")
         if value in ("nan", "inf"):
             (target if side == "p" else draft)[i, 1500] = float(value)
-        elif value:  # the likeliest of the second chunk, of the target too
+        elif value:  # the likeliest of the second chunk, also for the target
             draft[i, 1500], target[i, 1500] = 8, 7
             stats[0][i] = sk.reference.row_stats(target[i : i + 1]).float()
             stats[1][i, 2] = 8 - stats[1][i, 3] - torch.tensor(float(value)).log()
@@ -175,8 +176,8 @@ def plain_cases(module):
 
 
 def verify_tree_cases(csrc, ops):
-    """As row_stats_cases, of each method: rows of which a drafted token is a large part, so that what is left of them
-    tells."""
+    """As row_stats_cases, for each method. The draft tokens have much of the rows' mass, so errors in the residual
+    show."""
     import specdec_kernels as sk
 
     module = load("checked", csrc, ops)
@@ -195,7 +196,7 @@ def verify_tree_cases(csrc, ops):
 
 
 def kseq_rho_cases(csrc, ops):
-    """As row_stats_cases, a pair in a cluster of four blocks."""
+    """As row_stats_cases, with a pair in a cluster of four blocks."""
     import specdec_kernels as sk
 
     module = load("checked", csrc, ops)
@@ -216,7 +217,7 @@ def kseq_rho_cases(csrc, ops):
 
 
 def turns(module, blocks):
-    """Which turn each thread of the launch takes."""
+    """Return the turn that each thread of the launch takes."""
     out, counter = torch.zeros(blocks * 256, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
     module.run_sample("turns", 0, blocks, 0, 0, out.data_ptr(), counter.data_ptr())
     return out.tolist()
@@ -245,7 +246,8 @@ def row_stats_bytes(N, V):
 
 
 def every_op(schedule, blocks):
-    """name -> bytes of the result, of each op's example calls; unaligned rows of two blocks, or of three chunks."""
+    """Return name -> bytes of the result, for each op's example calls. Rows are unaligned, with two blocks or three
+    chunks."""
     import specdec_kernels as sk
 
     module, results = load("checked"), {}

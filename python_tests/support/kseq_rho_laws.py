@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rho of kseq_rho is worth: f, beta and the acceptance in float64, and the judge of an op's answers."""
+"""The quality of a rho from kseq_rho: f, beta and the acceptance in float64, and a check of an op's results."""
 
 import torch
 
 
 def laws_of_logits(z, stats):
-    """The float64 laws of rows of logits under float32 stats, each divided by its total as the op does."""
+    """Return the float64 distributions of rows of logits with float32 stats, each divided by its sum as in the op."""
     scale, cutoff, log_norm, top = stats.double().unsqueeze(1).unbind(-1)
     z = z.double()
     p = torch.where(z >= cutoff, ((z - top) * scale - log_norm).exp(), 0.0)
@@ -23,7 +23,7 @@ def widened(p, q):
 
 
 def f(p, q, k, rho):
-    """f(rho), beta and p_acc of many pairs of float64 laws, in the form that loses nothing to cancellation."""
+    """Return f(rho), beta and p_acc of many pairs of float64 distributions, in a form without cancellation."""
     beta = torch.minimum(q, p / rho[:, None]).sum(-1)
     rejected = torch.where(beta < 0.5, 1 - beta, (q - p / rho[:, None]).clamp(min=0).sum(-1))
     p_acc = torch.where(beta < 0.5, -torch.expm1(k * torch.log1p(-beta.clamp(max=0.5))), 1 - rejected**k)
@@ -32,7 +32,7 @@ def f(p, q, k, rho):
 
 
 def best(p, q, k, steps=35):
-    """rho* of many pairs by bisection in float64."""
+    """Return rho* of many pairs by bisection in float64."""
     low, high = torch.ones_like(k), k.clone()
     at_one = f(p, q, k, low)[0] <= 0
     for _ in range(steps):
@@ -42,12 +42,13 @@ def best(p, q, k, steps=35):
     return torch.where(at_one, 1.0, high)
 
 
-LEFT = 2.0**-20  # of |f|, and so of the acceptance, by the derivation in csrc/ops/kseq_rho/kseq_rho.h; below 1e-6
-EXACT = 1e-14  # float64 here; the sums of float32 weights are allowed for in LEFT, on every backend
+LEFT = 2.0**-20  # of |f|, and so of the acceptance, as derived in csrc/ops/kseq_rho/kseq_rho.h; below 1e-6
+EXACT = 1e-14  # float64 is used here; LEFT allows for the sums of float32 weights, on every backend
 
 
 def judge(p, q, k, out, weights_off=EXACT):
-    """p, q: float64 laws, whose float32 weights the op may have got wrong by what moves f by weights_off."""
+    """Check an op's results. p, q: float64 distributions; errors of the op's float32 weights may move f by
+    weights_off."""
     excess, beta, p_acc = f(p, q, k, out.rho)
     assert ((out.rho >= 1) & (out.rho <= k)).all(), "a rho outside [1, k]"
     assert excess.max() <= weights_off, f"an invalid rho: f = {excess.max():.1e}"
@@ -56,5 +57,5 @@ def judge(p, q, k, out, weights_off=EXACT):
     assert lost.max() <= LEFT + weights_off, f"acceptance lost: {lost.max():.1e}"
     for name, got, want in ("beta", out.beta, beta), ("p_acc", out.p_acc, p_acc):
         assert (got - want).abs().max() <= LEFT + weights_off, f"{name} is off by {(got - want).abs().max():.1e}"
-    apart = beta == 0  # disjoint: any rho would do, k it is
+    apart = beta == 0  # disjoint rows: any rho would do, the op returns k
     assert torch.equal(out.rho[apart], k[apart])

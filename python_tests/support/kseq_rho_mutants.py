@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kseq_rho's CUDA sources with one thing wrong: name -> (file, what it says, what the mutant says)."""
+"""kseq_rho's CUDA sources with one error: name -> (file, its text, the mutant's text)."""
 
 SEARCH, SUMS = "ops/kseq_rho/kseq_rho.h", "cuda/pair_sums.cuh"
 

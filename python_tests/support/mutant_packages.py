@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package with one thing wrong in its sources, where PYTHONPATH finds it, and what counts as finding out."""
+"""Copies of the package with one error in the sources, for PYTHONPATH, and the errors that count as catching it."""
 
 import contextlib
 import hashlib
@@ -18,14 +18,16 @@ PACKAGE = ROOT / "specdec_kernels"
 
 @contextlib.contextmanager
 def caught_by(*errors):
-    """A mutant's test, which ends with one of these errors or is stopped by the simulated device: by no other."""
+    """A context for a mutant's test, which must end with one of these errors or with an error of the simulated
+    device."""
     with pytest.raises((*errors, RuntimeError)) as raised:
         yield
     assert not isinstance(raised.value, RuntimeError) or str(raised.value).startswith("cuda_on_cpu: "), raised.value
 
 
 def cpu_package(csrc, monkeypatch):
-    """Where PYTHONPATH finds the package with the CPU's library made from other sources; the rest of it are links."""
+    """Build the CPU library from other sources. Return the folder for PYTHONPATH, where the rest of the package is
+    links."""
     import ninja
 
     from build_tools import ninja_file, schema
@@ -44,7 +46,8 @@ def cpu_package(csrc, monkeypatch):
 
 
 def package(file, old, new):
-    """Where PYTHONPATH finds the package with one Triton file changed; the rest of it are links."""
+    """Change one Triton file of the package. Return the folder for PYTHONPATH, where the rest of the package is
+    links."""
     text = (PACKAGE / "triton" / file).read_text()
     folder = ROOT / "build" / "triton_mutants" / hashlib.sha256(f"{file} {old} {new}".encode()).hexdigest()[:12]
     shutil.rmtree(folder, ignore_errors=True)

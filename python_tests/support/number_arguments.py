@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of the public functions that may be Python numbers, read from their signatures, and calls with them."""
+"""The arguments of public functions that may be Python numbers, read from their signatures, and calls with them."""
 
 import inspect
 import re
@@ -11,11 +11,11 @@ import specdec_kernels as sk
 from specdec_kernels.registry import FUNCTIONS, INF, RULES, SAMPLING
 
 V = 37
-COMPOSED = {"alpha"}  # of a rule, which says how many it takes
+COMPOSED = {"alpha"}  # of a rule, which determines how many it takes
 
 
 def named(op, kinds):
-    """Parameters, and sampling parameters of their Rows, whose annotation has one of these words."""
+    """Return the parameters, and the sampling parameters of their Rows, whose annotation has one of these words."""
     annotations = {x.name: x.annotation for x in inspect.signature(getattr(sk, op)).parameters.values()}
     for side in flat.SIDES.get(op, ()):
         own = {name: y for name, y in sk.Rows.__annotations__.items() if name in SAMPLING}
@@ -32,7 +32,7 @@ def is_number(x):
 
 
 def known():
-    """A value of each number, as some example has it."""
+    """Return a value of each number, taken from an example."""
     found = {}
     for op in FUNCTIONS:
         for call in flat.dotted_calls(op, V=V):
@@ -44,7 +44,7 @@ KNOWN = known()
 
 
 def call_with(op, name):
-    """An example call by field, with a number for this argument."""
+    """Return an example call by field, with a number for this argument."""
     calls = [call.arguments for call in flat.dotted_calls(op, V=V)]
     having = [call for call in calls if is_number(call.get(name))]
     for call in having or [call | {name: KNOWN[base(name)]} for call in calls]:
@@ -57,12 +57,12 @@ def call_with(op, name):
 
 
 def every():
-    """(op, name) of every number and flag."""
+    """Return (op, name) for every number and flag."""
     return [(op, name) for op in FUNCTIONS for name in named(op, "int|float|bool")]
 
 
 def inside(x, count):
-    """Numbers in a registry's range, none of them at its ends."""
+    """Yield numbers inside a registry's range, none of them at its ends."""
     low, high = max(x.low, 1e-3), min(x.high, 2.0)
     if x.low >= 1 and x.high == INF:
         low, high = x.low, x.low + 3
@@ -70,12 +70,12 @@ def inside(x, count):
 
 
 def varied(name, i, count):
-    """The i-th of `count` values of a sampling parameter; of a temperature above 0, of a filter that filters."""
+    """Return the i-th of `count` values of a sampling parameter: a temperature above 0, or a filter that is on."""
     return 2 + i if base(name) == "top_k" else inside(SAMPLING[base(name)], count)[i]
 
 
 def of_rule(rule, i, count):
-    """alpha of a rule, the i-th of `count`: a number, or a pair."""
+    """Return a rule's alpha, the i-th of `count`: a number, or a pair."""
     numbers = tuple(inside(x, count)[i] for x in RULES[rule].parameters)
     return numbers if len(numbers) > 1 else numbers[0]
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A view of rows that negates the logits of odd ids, as one adds it: for each backend a file of its own, and the lines
-of the one place that reads a row."""
+"""A view of rows that negates the logits of odd ids, added as a developer would add it: a new file for each backend,
+and changes in the one place that reads a row."""
 
 from typing import NamedTuple
 
@@ -8,10 +8,10 @@ SPDX = "SPDX-License-Identifier: Apache-2.0\n"
 
 
 class View(NamedTuple):
-    place: str  # where rows are read
-    file: str  # beside it
+    place: str  # the file that reads rows
+    file: str  # the new file beside it
     text: str
-    lines: dict[str, str]  # what a line says, and what it says with the view
+    lines: dict[str, str]  # a line, and the same line with the view
 
     def add(self, tree):
         place = tree / self.place
@@ -53,6 +53,7 @@ inline const float* viewed(const float* z, int m, int n, float* buf) {
         ),
     },
 )
+# steps are even except for those of r
 CUDA = View(
     "csrc/cuda/groups.cuh",
     "odd_view.cuh",
@@ -78,7 +79,7 @@ SPECDEC_HD void view(uint32_t* words, int n, bool wide) {
         '#include "seen.cuh"': '#include "seen.cuh"\n#include "odd_view.cuh"',
         "return number_at(memory_of(row), row.dtype, v);": "return viewed(number_at(memory_of(row), row.dtype, v), v);",
         "words[4 * h + 3] = x.w;\n    }": "words[4 * h + 3] = x.w;\n    }\n    view(words, kWords, kSize == 4);",
-        "? __ldg(from + step_of(r)) :": "? viewed(__ldg(from + step_of(r)), begin + r) :",  # steps are even but for r's
+        "? __ldg(from + step_of(r)) :": "? viewed(__ldg(from + step_of(r)), begin + r) :",
         "? __ldg(from + j * (kLanes * kGroup) + e) :": (
             "? uint16_t(viewed(__ldg(from + j * (kLanes * kGroup) + e), false, begin + e)) :"
         ),

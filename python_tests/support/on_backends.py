@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the test files with a test that runs on every backend: those that take a fixture of conftest.py which the
-backends parametrize, or a fixture made of one. bench/gpu_check.sh runs them; it reads the sources, since importing them
-all takes long."""
+"""Print the test files with a test that runs on every backend. Such a test takes a fixture of conftest.py that is
+parametrised by backends, or one made from it. bench/gpu_check.sh runs these files. It reads the sources, since
+importing them all takes long."""
 
 import ast
 from pathlib import Path
@@ -18,7 +18,7 @@ def arguments(function):
 
 
 def fixtures():
-    """Of conftest.py: fixtures whose params are _params(...), and those that take one of these."""
+    """Return the fixtures in conftest.py whose params are _params(...), and those that use one of these."""
     found = {
         f.name for f in functions(HERE / "conftest.py") for d in f.decorator_list if "params=_params(" in ast.unparse(d)
     }

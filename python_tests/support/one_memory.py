@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls in which one row in memory is seen under several penalties, and the same calls on rows that are written out."""
+"""Calls with one row in memory under several sets of penalties, and the same calls on rows with penalties applied."""
 
 import torch
 from support import worker
@@ -10,8 +10,8 @@ from specdec_kernels.reference.views import written_out
 from specdec_kernels.registry import BY_LAW, CHAIN_METHODS, CHUNK
 from specdec_kernels.rows import Rows
 
-LEFT, RIGHT = 5, CHUNK + 5  # tokens at the same place of two chunks, which are equal elsewhere
-REQUESTS = 8  # their final uniforms lie evenly in (0, 1)
+LEFT, RIGHT = 5, CHUNK + 5  # tokens at the same place of two chunks, which are otherwise equal
+REQUESTS = 8  # their final uniforms are spread evenly over (0, 1)
 
 
 def memory(left, right, dtype):
@@ -22,14 +22,14 @@ def memory(left, right, dtype):
 
 
 def penalties(prompt=(), output=(), **amounts):
-    """The penalties of every request, which share one list."""
+    """Return the penalties of every request, which share one list."""
     ids, counts = sk.history([list(prompt)], [list(output)], size=2)
     return sk.Penalties(**amounts, ids=ids, counts=counts, row=torch.zeros(REQUESTS, dtype=torch.int64))
 
 
-SWAP = {"prompt": [LEFT], "output": [RIGHT], "repetition": 0.5, "presence": 12.0}  # logits (4, 8) are seen as (8, 4)
-# Sides with penalties: logits of LEFT and RIGHT, penalties of target and draft, a draft after which the target's row
-# is the same as before.
+SWAP = {"prompt": [LEFT], "output": [RIGHT], "repetition": 0.5, "presence": 12.0}  # logits (4, 8) become (8, 4)
+# Sides with penalties: logits of LEFT and RIGHT, penalties of target and draft, and a draft after which the target's
+# row is the same as before.
 MIRRORED = {
     "target": (4, 8, SWAP, None, RIGHT),
     "draft": (4, 8, None, SWAP, RIGHT),
@@ -38,8 +38,8 @@ MIRRORED = {
 
 
 def side(z, view, drafts):
-    """One side's rows after 0, 1, ... drafts -> (as they lie, all in the memory of z; written out, in memory of their
-    own)."""
+    """Return one side's rows after 0, 1, ... drafts: unchanged, all in the memory of z; and with penalties applied,
+    each in its own memory."""
     view = None if view is None else penalties(**view)
     windows = [drafts[:i] for i in range(len(drafts) + 1)]
     lying = z.expand(REQUESTS, len(windows), len(z))
@@ -48,21 +48,22 @@ def side(z, view, drafts):
 
 
 def with_stats(rows, plain, temperatures):
-    """The same rows with the stats of those written out, a temperature for each position."""
+    """Return the same rows with the stats of those with penalties applied, and a temperature for each position."""
     stats = sk.row_stats(Rows(plain.logits[0], temperature=torch.tensor(temperatures)))
     stats = stats.expand(REQUESTS, *stats.shape)
     return rows._replace(stats=stats), plain._replace(stats=stats)
 
 
 def uniforms(tests):
-    """Every draft is accepted if it has any mass."""
+    """Return uniforms that accept every draft with any mass."""
     final = (torch.arange(REQUESTS, dtype=torch.float64)[:, None] + 0.5) / REQUESTS
     return torch.cat([torch.zeros(REQUESTS, tests, dtype=torch.float64), final], 1)
 
 
 def mirrored_call(op, method, sides, dtype=torch.float32):
-    """The draft's row has the same four stats as the target's, but the mass of the two chunks is exchanged. The
-    target's stats are given, so the sums that an executor holds when it draws the bonus token are the draft's."""
+    """Return a call in which the draft's row has the same four stats as the target's, but the mass of the two chunks is
+    exchanged. The target's stats are given, so the sums that an executor holds when it draws the bonus token are the
+    draft's."""
     left, right, on_target, on_draft, d = MIRRORED[sides]
     z = memory(left, right, dtype)
     target, draft = with_stats(*side(z, on_target, [d]), [1.0, 1.0]), side(z, on_draft, [d])
@@ -87,7 +88,7 @@ def relaxed_call(dtype=torch.float32):
 
 
 def calls():
-    """(name, op, the call on rows in one memory, the call on rows written out)"""
+    """Yield (name, op, the call on rows in one memory, the call on rows with penalties applied)."""
     for dtype in (torch.float32, torch.bfloat16):
         for sides in MIRRORED:
             for op, methods in (("verify_chain", CHAIN_METHODS), ("verify_tree", BY_LAW)):
@@ -97,7 +98,7 @@ def calls():
 
 
 def compared():
-    """The names of calls that differ from those on rows written out."""
+    """Return the names of calls that differ from those on rows with penalties applied."""
     found = []
     for name, op, *both in calls():
         seen, plain = (getattr(sk, op)(**call) for call in worker.here(both))

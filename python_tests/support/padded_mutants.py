@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA sources that read or finish what is absent of a padded buffer: name -> (file, what it says, what the mutant
-says, the op, a form of its call)."""
+"""CUDA sources that read or write absent entries of a padded buffer: name -> (file, its text, the mutant's text, the
+op, the name of its example call)."""
 
 CHAIN, TREE = "ops/verify_chain/verify_chain_cuda.cu", "ops/verify_tree/verify_tree_cuda.cu"
 RULES = "ops/verify_chain/requests_cuda.cu"
 SEEDS, FILTERS = ("verify_chain", "seeds"), ("verify_chain", "filters")
 SMALL = "ops/verify_chain/small_batch.cuh"
-SOURCES = {  # file, what it says, what the mutant says, the op, a form of its call
+SOURCES = {  # file, its text, the mutant's text, the op, the name of its example call
     "nothing is written": (SMALL, "if (leads) put_absent(a, b, threadIdx.x, kThreads)", "(void)b", *SEEDS),
     "what is absent is finished": (SMALL, "if (!a.present.has(b)) {", "if (false) {", *SEEDS),
-    # filters keep a small batch from going the way of small batches
+    # filters keep a small batch off the path of small batches
     "nothing is written, filters": (CHAIN, "put_absent(a, b, threadIdx.x, kThreads)", "(void)b", *FILTERS),
     "what is absent is finished, filters": (CHAIN, "a.present.has(b) && !a.by_rule(b)", "!a.by_rule(b)", *FILTERS),
     "the rule is read": (RULES, "!s.a.present.has(b) || !s.a.by_rule(b)", "!s.a.by_rule(b)", "verify_chain", "blocks"),

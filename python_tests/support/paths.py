@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where this tree and its tests lie, and what a process of its own needs to import them."""
+"""The folders of this tree and its tests, and the PYTHONPATH that a new process needs to import them."""
 
 import os
 from pathlib import Path

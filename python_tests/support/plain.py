@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verification as one writes it in plain vectorised torch (float64, dense rows, valid laws): the body the mutants are
-cut from.
+"""Verification in plain vectorised torch (float64, dense valid rows): the base class of the mutants.
 
-Each step of the rule is a small method, so that a mutant is one override.
+Each step of the rule is a small method, so that a mutant overrides one.
 """
 
 import math
@@ -22,13 +21,14 @@ class Out(NamedTuple):
 
 
 def column(value, off):
-    """A parameter as a float32-rounded float64 [B or 1, 1, 1]."""
+    """Return a parameter as a float32-rounded float64 [B or 1, 1, 1]."""
     t = torch.as_tensor(off if value is None else value)
     return t.float().double().reshape(-1, 1, 1)
 
 
 def inverse_cdf(w, v):
-    """First id with w > 0 and cumsum > v * total; if none, the last id with w > 0.   w [B, V], v [B]"""
+    """Return the first id with w > 0 and cumsum > v * total; if there is none, the last id with w > 0. w [B, V], v
+    [B]."""
     cum = w.cumsum(-1)
     hit = (w > 0) & (cum > (v * cum[:, -1])[:, None])
     ids = torch.arange(w.shape[-1])
@@ -39,7 +39,7 @@ def inverse_cdf(w, v):
 
 class Plain:
     def cutoffs(self, z, temperature, top_k, top_p, min_p):
-        """z [B, R, V] -> mask of what is kept."""
+        """Return the mask [B, R, V] of the entries of z that are kept."""
         t, k, nucleus, floor = column(temperature, 1.0), column(top_k, 0), column(top_p, 1.0), column(min_p, 0.0)
         kept = z > -math.inf
         kept = kept & (z >= (z.amax(-1, keepdim=True) + t * floor.log()).float().double())
@@ -60,7 +60,7 @@ class Plain:
         return z >= kth
 
     def argmax(self, z):
-        return z.argmax(-1)  # the lowest id on ties
+        return z.argmax(-1)  # the lowest id of a tie
 
     def laws(self, logits, temperature=None, top_k=None, top_p=None, min_p=None):
         z = logits.double()
@@ -98,7 +98,7 @@ class Plain:
         return inverse_cdf(w, v)
 
     def ended(self, drafts, n, vocab):
-        """Whether the draft itself ended at n: then nothing is taken away from p."""
+        """Return whether the draft itself ended at n, so that nothing is subtracted from p."""
         at = drafts.gather(1, n.clamp(max=drafts.shape[1] - 1)[:, None])[:, 0] if drafts.shape[1] else n
         return (n == drafts.shape[1]) | (at < 0) | (at >= vocab)
 
@@ -136,6 +136,6 @@ class Plain:
 
 
 def plain_sample(logits, seed, offset, slot, **params):
-    """[N, V] -> tokens [N]: the draft side, one draw from domain 2."""
+    """Draw tokens [N] from rows [N, V]: the draft's side, with one number of domain 2 each."""
     q = Plain().laws(logits[:, None], **params)[:, 0]
     return inverse_cdf(q, philox_uniforms(seed, offset, slot + 1, 2)[:, slot])

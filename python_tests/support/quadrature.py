@@ -5,12 +5,13 @@ import numpy as np
 
 
 def strata(n):
-    """n stratified uniforms: counting hits locates an edge of a CDF to 1/n."""
+    """Return n stratified uniforms. Counting hits locates an edge of a CDF to 1/n."""
     return (np.arange(n) + 0.5) / n
 
 
 def assert_quadrature(tokens, law, what, slack=1e-5):
-    """Tokens drawn with strata(n) hit every id n * law times, up to one stratum at each of its two edges."""
+    """Check that tokens drawn with strata(n) hit every id n * p(id) times, up to one stratum at each of its two
+    edges."""
     n = len(tokens)
     share = np.bincount(tokens, minlength=len(law)) / n
     assert len(share) == len(law), f"{what}: a token outside the vocabulary"

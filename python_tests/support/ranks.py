@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that are the ranks of a gloo group, each with one thread: Ranks(n).call(function, *args) runs a function of
-a module on every one of them, as function(rank, *args), and returns what each gave: an exception is a result too."""
+"""Processes that are the ranks of a gloo group, each with one thread.
+
+Ranks(n).call(function, *args) runs a module-level function on all of them, as function(rank, *args), and returns their
+results. Exceptions count as results.
+"""
 
 import datetime
 import os
@@ -11,7 +14,7 @@ from multiprocessing import get_context
 
 import torch.distributed as dist
 
-TIMEOUT = 120.0  # of a collective, in seconds: the first one waits for processes that start
+TIMEOUT = 120.0  # seconds of a collective; the first one waits for processes that start
 
 
 def _serve(rank, ranks, store, seconds, pipe, path):

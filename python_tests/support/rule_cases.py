@@ -7,17 +7,18 @@ from support.backends import scale
 
 from specdec_kernels.rules import LAWS, TABLE
 
-SLOW = ("reference", "triton-interpret")  # where a request by a rule takes a tenth of a second
+SLOW = ("reference", "triton-interpret")  # backends on which a request under a rule takes a tenth of a second
 FEW = 8
 
 
 def count(B, backend):
-    """How many of B requests a test takes: enough for every rule, or else the tests share the rules between them."""
+    """Return how many of B requests a test takes. On slow backends this is FEW, and the tests share the rules between
+    them; elsewhere it is enough for every rule."""
     least = 40 if backend in tiers.SIMULATED and tiers.TIER != "all" else 70
     return min(B, FEW) if backend in SLOW else scale(B, backend, least=min(B, least))
 
 
-# Two values a parameter, one of them near the strict end, none where ties are common.
+# Two values per parameter: one near the strict end, none where ties are common.
 ALPHAS = {
     "exact": [()],
     "chow": [(0.35,), (0.8,)],
@@ -44,7 +45,7 @@ CHOICES = {
 
 
 def rules(B, method="token", names=None, shift=0):
-    """rule [B] and alpha [B, 2] of requests that take turns in `names`, out of step with the kinds of rows."""
+    """Return rule [B] and alpha [B, 2] of requests that take turns in `names`, out of step with the kinds of rows."""
     choices = [c for c in CHOICES[method] if names is None or c[0] in names]
     picked = [choices[(b + shift + b // len(cases.KINDS)) % len(choices)] for b in range(B)]
     alpha = [[*a, *[p.default for p in TABLE[name].parameters[len(a) :]], 0.5, 0.5][:2] for name, a in picked]
@@ -55,8 +56,10 @@ def rules(B, method="token", names=None, shift=0):
 
 
 def chain(seed, B, G, V, method="token", names=None, bonus_row=False, shift=0, **how):
-    """Keyword arguments of verify_chain for a batch of mixed rules; `bonus_row`: the draft scored the bonus position
-    too; `shift`: of the rules."""
+    """Return keyword arguments of verify_chain for a batch of mixed rules.
+
+    bonus_row: the draft also has a row for the bonus position. shift: rotates the order of the rules.
+    """
     args = cases.chain(seed, B, G, V, **how) | rules(B, method, names, shift) | {"method": method}
     if bonus_row and args["draft_logits"] is not None:
         last, _ = cases.rows_pair(seed + 5, B, args["draft_logits"].shape[-1], dtype=args["draft_logits"].dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_chain by rule and by block: checks that mutants of the sources go through too."""
+"""Checks of verify_chain with rules and with block verification. Mutants of the sources are run through them too."""
 
 import math
 
@@ -30,7 +30,7 @@ AGREEMENT = {
 
 
 def agrees_with_the_reference(verify, op_backend, name, method):
-    """Batches in which all rules meet all kinds of rows; each case holds every rule."""
+    """All rules meet all kinds of rows in a batch of each case."""
     case = AGREEMENT[name]
     case = case | {"B": rule_cases.count(case["B"], op_backend)}
     args = rule_cases.chain(23, method=method, shift=case["B"] * list(AGREEMENT).index(name), **case)
@@ -49,7 +49,7 @@ def agrees_on_probability_rows(verify, op_backend, method):
     checks.assert_same_tokens(verify(**args), reference_verify(**args), method)
 
 
-# The golden pair; one whose ratios do not run from large to small; one whose residual depends on beta.
+# The golden pair; a pair whose ratios p / q do not decrease with the id; a pair whose residual depends on beta.
 PAIRS = {
     "golden": ((0.5, 0.3, 0.2), (0.2, 0.5, 0.3)),
     "other": ((0.2, 0.4, 0.4), (0.5, 0.35, 0.15)),
@@ -58,8 +58,8 @@ PAIRS = {
 
 
 def measured_law(verify, p, q, rule, alpha, n, method="token"):
-    """The law of the first emitted token by quadrature: every drafted id, its test swept, its replacement swept. Within
-    3 / n."""
+    """Return the distribution of the first emitted token, within 3 / n, by quadrature: for every draft token, n
+    uniforms for its test and n for its replacement."""
     V, sweep = len(p), torch.from_numpy(quadrature.strata(n))
     law = np.zeros(V)
     for d in range(V):
@@ -76,7 +76,8 @@ def measured_law(verify, p, q, rule, alpha, n, method="token"):
 
 
 def without_a_row_at_the_end_the_bonus_is_of_p(verify):
-    """p = (.5, .3, .2), q = (.2, .5, .3), everything kept: the bonus at .45 is 0 under p, 1 under q."""
+    """p = (.5, .3, .2), q = (.2, .5, .3), and the rule keeps everything. At u = .45 the bonus token is 0 under p and 1
+    under q."""
     p, q = ln(0.5, 0.3, 0.2).expand(1, 2, 3), ln(0.2, 0.5, 0.3).expand(1, 2, 3)
     u = torch.tensor([[0.0, 0.45]], dtype=torch.float64)
     for method in ("token", "block"):
@@ -87,7 +88,7 @@ def without_a_row_at_the_end_the_bonus_is_of_p(verify):
 
 
 def ragged_equals_dense(verify, op_backend, method):
-    """Drafts of unequal length, the draft's row at the end of each among them."""
+    """Drafts of unequal length, with the draft's row for the bonus position."""
     B = rule_cases.count(140, op_backend)
     args = rule_cases.chain(8, B, 4, 50, method, bonus_row=True, filtered=True, dirty=False)
     lengths = torch.randint(0, 5, (B,), generator=torch.Generator().manual_seed(0))
@@ -106,14 +107,14 @@ NAN = math.nan
 
 
 def one(p, q, d, u=0.5, v=0.5, **how):
-    """Arguments of one request with one draft; rows as logits."""
+    """Return the arguments of one request with one draft token. p and q are logits."""
     rows = torch.stack([p, p])[None]
     return dict(target_logits=rows, draft_tokens=torch.tensor([[d]]), draft_logits=q[None, None],
                 uniforms=torch.tensor([[u, v]], dtype=torch.float64)) | how  # fmt: skip
 
 
 def bad_rows_among_good_ones(verify, method):
-    """All rules in one batch, one request in two with a row that is no law."""
+    """All rules in one batch; every other request has an invalid row."""
     args = rule_cases.chain(29, 24, 1, 1100, method, dirty=False, kinds=["near"], shift=1)
     bad = [row for row, _ in cases.bad_rows(1100)]
     for b in range(0, 24, 2):
@@ -124,8 +125,8 @@ def bad_rows_among_good_ones(verify, method):
 
 
 def a_greedy_draft_behind_the_vocabulary(verify, method):
-    """The draft's one token is none of the target's three: it is rejected for one drawn from p, whatever a rule would
-    keep."""
+    """The draft's only token lies outside the target's vocabulary of three: it is rejected and replaced by a draw from
+    p under every rule."""
     names = rule_cases.LAWS if method == "block" else [*TABLE]
     B = len(names)
     u = torch.tensor([[0.0, 0.6]], dtype=torch.float64).expand(B, 2)
@@ -137,7 +138,8 @@ def a_greedy_draft_behind_the_vocabulary(verify, method):
 
 
 def nan_probabilities_defer(verify, name):
-    """NaN in a row of probabilities, away from the draft: confidences are NaN, and the draft is judged by p."""
+    """A row of probabilities holds NaN, not at the draft token: confidences are NaN, so the rule defers and the draft
+    is tested against p."""
     p, q = torch.tensor([0.2, 0.4, 0.4, 0.0]), torch.tensor([0.5, 0.35, 0.15, NAN])
     alpha = rule_cases.ALPHAS[name][-1]
     kinds = {"target_kind": "probs", "draft_kind": "probs"}
@@ -150,7 +152,8 @@ def nan_probabilities_defer(verify, name):
 
 
 def thresholds_at_the_edge(verify):
-    """Keep iff >=: the threshold itself keeps. In binary fractions nothing is rounded."""
+    """Rules keep iff >=, so a confidence equal to the threshold keeps. All values are binary fractions: nothing is
+    rounded."""
     p, q = torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0.25, 0.5, 0.25])
     probs = {"target_kind": "probs", "draft_kind": "probs"}
     below = 1e-6
@@ -159,14 +162,14 @@ def thresholds_at_the_edge(verify):
             law = verify(**one(p, q, d, 0.999, **probs), rule=name, alpha=a)
             assert law.num_accepted.tolist() == [int(kept or (name == "token_v1"))] or name == "token_v1", f"{name} {a}"
     even = torch.tensor([0.5, 0.25, 0.25])
-    for a, kept in ((0.25, True), (0.25 - below, False)):  # diff: max q = .25 + .25 of max p
+    for a, kept in ((0.25, True), (0.25 - below, False)):  # diff keeps iff .25 >= .5 - alpha
         q_even = torch.full((4,), 0.25)
         out = verify(**one(torch.cat([even, torch.zeros(1)]), q_even, 3, 0.0, **probs), rule="diff", alpha=a)
         assert out.num_accepted.tolist() == [int(kept)]
 
 
 def top_n_keeps_ties(verify):
-    """Fewer than n ids are more probable: all that tie with the n-th stay."""
+    """A token is kept if fewer than n ids are more probable, so all that tie with the n-th are kept."""
     z = torch.tensor([3.0, 2.0, 2.0, 1.0])
     taken = [int(verify(**one(z, z, d), rule="relaxed", alpha=(2, 1.0)).num_accepted) for d in range(4)]
     assert taken == [1, 1, 1, 0]
@@ -177,7 +180,8 @@ def top_n_keeps_ties(verify):
 
 
 def greedy(verify, method):
-    """T = 0: row rules emit the argmax of p or of q, token rules d or the argmax of p; the rest is argmax matching."""
+    """At T = 0, row rules emit the argmax of p or of q, and token rules the draft token or the argmax of p. lossy
+    matches the argmax of p; lenience accepts every token with p1 >= l max p1."""
     p, q = ln(0.5, 0.3, 0.2), ln(0.1, 0.3, 0.6)
 
     def go(rule, alpha, d):
@@ -199,12 +203,15 @@ def greedy(verify, method):
 
 
 def block_through_a_greedy_row(verify):
-    """Stats made by hand: the second of three rows is greedy, behind r_1 = 1/2. Where the draft is that row's argmax,
-    r_2 = 1/2 and h_1 = 0: nothing of r_1 p is left above a one-hot draft; d_3 then makes h_2 = 1/5, h_3 = r_3 = 1/6.
-    Where it is not, h_1 = r_1."""
+    """The second of three rows is greedy, by stats made by hand, after r_1 = 1/2.
+
+    If the draft token is that row's argmax, r_2 = 1/2 and h_1 = 0, since r_1 p leaves no residual over a one-hot draft.
+    Then d_3 gives h_2 = 1/5 and h_3 = r_3 = 1/6. If it is not the argmax, h_1 = r_1.
+    """
     p = torch.stack([ln(0.25, 0.75), ln(0.6, 0.4), ln(0.75, 0.25), ln(0.5, 0.5)])
     q = torch.stack([ln(0.5, 0.5), ln(0.3, 0.7), ln(0.25, 0.75)])
-    # drafts: uniforms of the three tests -> tokens, where a final draw of .9 is 1 under rows that are not greedy
+    # draft tokens: {uniforms of the three tests: tokens}. A final uniform of .9 draws id 1 from rows that are not
+    # greedy.
     taken = {
         (0, 0, 1): {(0.9, 0.9, 0.16): [0, 0, 1, 1], (0.9, 0.19, 0.17): [0, 0, 0], (0.0, 0.21, 0.17): [1]},
         (0, 1, 1): {(0.49, 0.0, 0.0): [0, 0], (0.501, 0.0, 0.0): [1]},
@@ -221,8 +228,8 @@ def block_through_a_greedy_row(verify):
 
 
 def block_where_nothing_is_lacking(verify):
-    """p = q and r_1 = 1, then a draft that both forbid: h_1 is 0 / 0, which stays, and the token behind d_1 is from p
-    itself."""
+    """p = q and r_1 = 1, then a draft token that both rule out: h_1 is 0 / 0, which stops there, and the token after
+    d_1 is drawn from p itself."""
     rows = ln(0.5, 0.5, 0.0)
     u = torch.tensor([[checks.ALMOST_ONE, 0.0, 0.6]], dtype=torch.float64)
     out = verify(rows.expand(1, 3, 3), torch.tensor([[0, 2]]), rows.expand(1, 2, 3), uniforms=u, method="block")
@@ -230,14 +237,14 @@ def block_where_nothing_is_lacking(verify):
 
 
 def defaults_of_typical(verify):
-    """Without an alpha eps = .09 and delta = .3. Of p = (.78, .1, .08, .04) .3 exp(-H) = .14, so eps decides; of ten
-    even ids and one of .026 it is .028, and decides itself."""
+    """Without alpha, eps = .09 and delta = .3. For p = (.78, .1, .08, .04), .3 exp(-H) = .14, so eps is the threshold.
+    For ten equal ids and one of .026 it is .028, which is then the threshold."""
     rule = torch.tensor([TABLE["typical"].code])
     for p, drafts, taken in (((0.78, 0.1, 0.08, 0.04), [1, 2], [1, 0]), ((*[0.0974] * 10, 0.026), [0, 10], [1, 0])):
         z = ln(*p).expand(2, 2, -1)
         u = torch.full((2, 2), 0.5, dtype=torch.float64)
         assert verify(z, torch.tensor(drafts)[:, None], z[:, :1], uniforms=u, rule=rule).num_accepted.tolist() == taken
-    z = ln(*[0.0305] * 30, 0.085).expand(1, 2, -1)  # .3 exp(-H) = .01; with a delta of 3 the first would be rejected
+    z = ln(*[0.0305] * 30, 0.085).expand(1, 2, -1)  # .3 exp(-H) = .01; with delta = 3 the first draft would be rejected
     assert verify(
         z, torch.zeros(1, 1, dtype=torch.int64), z[:, :1], uniforms=u[:1], rule=rule
     ).num_accepted.tolist() == [1]

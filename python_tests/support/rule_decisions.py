@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rule decides just to either side of where it changes its mind: the uniform, the parameter, the final
-draw. Mutants of the sources go through these checks too."""
+"""Each rule's decision on both sides of every turning point: of the uniform, of the parameter and of the final draw.
+Mutants of the sources are run through these checks too."""
 
 import numpy as np
 import pytest
@@ -12,14 +12,15 @@ from support.checks import ln
 from specdec_kernels.reference.rules.one_step import one_step
 from specdec_kernels.rules import TABLE
 
-# The target is the surer of the two, by its largest probability and by its entropy, and so it is at its own
+# The target is the more certain of the two, by its largest probability and by its entropy, at T = 1 and at its own
 # temperature.
 P1, Q1, T, TQ = (0.55, 0.2, 0.12, 0.08, 0.05), (0.3, 0.06, 0.14, 0.32, 0.18), 0.8, 1.25
 ROWS = [ln(*P1), ln(*Q1)]
 p1, q1, p, q = (torch.softmax(row.double() / t, -1).numpy() for row, t in zip(2 * ROWS, (1, 1, T, TQ)))
-NEAR = 1e-4  # float32 errs by a hundredth of it
-LAST = 0.47  # uniform of a final token: half of Q1's mass lies on three ids, and rounding would tell
-SWEPT = {name: [lambda x: (x,)] for name in [*TABLE][1:10]} | {  # parameters that are a threshold, one at a time
+NEAR = 1e-4  # a hundred times float32's error
+LAST = 0.47  # uniform of a final draw; not 1/2, because the first three ids hold half of Q1, and rounding would decide
+# the parameters that are thresholds, swept one at a time
+SWEPT = {name: [lambda x: (x,)] for name in [*TABLE][1:10]} | {
     "typical": [lambda x: (x, 3.0), lambda x: (1.0, x)],
     "relaxed": [lambda x: (5, x), lambda x: (1 + 3 * x, 1.0)],
     "thresholds": [lambda x: (max(x, 1e-9), 1.0), lambda x: (1.0, max(x, 1e-9))],
@@ -37,7 +38,7 @@ def drawn(w, v):
 
 
 def turn(says, low, high):
-    """Where says(x) changes, if it does."""
+    """Return the x in [low, high] at which says(x) changes, or None if it does not."""
     first = says(low)
     if says(high) == first:
         return None
@@ -48,7 +49,7 @@ def turn(says, low, high):
 
 
 def decisions():
-    """(rule, alpha, draft, test's uniform, final uniform)"""
+    """Yield (rule, alpha, draft token, uniform of the test, uniform of the final draw)."""
     for name, parameters in SWEPT.items():
         for alpha in parameters:
             found = [
@@ -70,8 +71,8 @@ def decisions():
                 yield from ((name, alpha, d, checks.ALMOST_ONE, x + by) for x in middle for by in (-NEAR, NEAR))
 
 
-# Five ids, or five of two groups of four chunks: the largest entries come last, so that what was summed before is
-# rescaled.
+# Rows of five ids, or rows whose only five likely ids lie in two groups of four chunks. In the latter the largest come
+# last, so that kernels must rescale the sums that they have.
 AT = {"five ids": (5, [0, 1, 2, 3, 4]), "two groups of chunks": (4 * 1024 + 5, [4100, 2500, 1030, 4099, 17])}
 
 
@@ -101,8 +102,8 @@ def decide(verify, ids):
 
 
 def check_opt_log_at_temperature_1(verify, op_backend, ids):
-    """By hand: entropies and TV of the rows themselves, which a kernel may add up together; at two positions, so that
-    what it holds of the first must not be taken for the second's."""
+    """By hand: entropies and TV of the rows at T = 1, which a kernel may sum in one pass. There are two positions, so
+    that sums kept of the first must not be used for the second."""
     if op_backend in rule_cases.SLOW and ids == "five ids":
         pytest.skip("the interpreter is slow: the rows of which the kernels do more")
     V, at = AT[ids]
@@ -111,7 +112,7 @@ def check_opt_log_at_temperature_1(verify, op_backend, ids):
     y[:, at] = torch.stack([ROWS[1], ROWS[0].flip(0)])
     entropy = lambda x: -(np.array(x) * np.log(x)).sum()
     pairs = [(np.array(P1), np.array(Q1)), (np.array(Q1), np.array(P1)[::-1])]
-    assert entropy(Q1) > entropy(P1)  # so the second position keeps its row whatever alpha is
+    assert entropy(Q1) > entropy(P1)  # so the second position keeps its row for every alpha
     edge = (entropy(Q1) - entropy(P1)) / np.maximum(pairs[0][0] - pairs[0][1], 0).sum()
     first = 3  # p(d) < .97 q(d)
     second = int(np.argmin(pairs[1][0] / pairs[1][1]))
@@ -125,28 +126,30 @@ def check_opt_log_at_temperature_1(verify, op_backend, ids):
     checks.assert_same_tokens(out, reference_verify(**args), ids)
 
 
-BLOCK = [name for name in rule_cases.LAWS if not name.startswith(("chow", "diff"))]  # they are p or q, as opt is
+# of chow and diff, pi is p or q, as of opt
+BLOCK = [name for name in rule_cases.LAWS if not name.startswith(("chow", "diff"))]
 
 
 def block_decisions():
-    """(rule, alpha, two drafts, the tests' uniforms, tokens) of the same two rows twice; the first r is below 1, and a
-    final draw of 1/2 is from p behind both drafts."""
+    """Yield (rule, alpha, two draft tokens, the uniforms of their tests, tokens) for the same two rows at both
+    positions. The final uniform of 1/2 draws from p after both drafts."""
     for name in BLOCK:
         for alpha in rule_cases.ALPHAS[name]:
             pi = step(name, alpha).pi
             ratios = pi / q
             most, least = int(np.argmax(ratios)), int(np.argmin(ratios))
-            if ratios[most] > 1.05:  # r stays at 1
+            if ratios[most] > 1.05:  # r_1 is 1
                 for x in (1 - NEAR, 1 + NEAR):
                     tokens = [most, least, drawn(p, 0.5)] if x < 1 else [most, drawn(np.maximum(pi - q, 0), 0.5)]
                     yield name, alpha, (most, least), (checks.ALMOST_ONE, ratios[least] * x), tokens
-            below = [d for d in np.argsort(ratios) if ratios[d] < 0.95]  # none where the rule keeps the row
-            for a in below[:1] + below[1:][-1:]:  # of which little comes back, and much
+            below = [d for d in np.argsort(ratios) if ratios[d] < 0.95]  # empty if the rule keeps the row
+            for a in below[:1] + below[1:][-1:]:  # one with little residual, one with much
                 r = ratios[a]
                 rest = np.maximum(r * pi - q, 0)
                 s = rest.sum()
                 h = s / (s + 1 - r)
-                above = [d for d in range(5) if ratios[d] > 1.05 and r * ratios[d] < 0.99][:1]  # r grows, but not to 1
+                # r grows, but stays below 1
+                above = [d for d in range(5) if ratios[d] > 1.05 and r * ratios[d] < 0.99][:1]
                 for b in [*above, least]:
                     for x in (1 - NEAR, 1 + NEAR):
                         tokens = [a, b, drawn(p, 0.5)] if x < 1 else [drawn(np.maximum(pi - q, 0), 0.5)]
@@ -173,8 +176,8 @@ def check_block_decisions(verify):
 
 
 def check_a_block_ends_before_a_draft_that_q_forbids(verify):
-    """r is 0 behind it, and h of the row it stands on, or the final draw there, needs all of pi, which nothing else
-    asked for."""
+    """A draft token with q = 0 makes r 0. Both the decision to stop before it and a final draw there need all of pi,
+    which nothing else has summed."""
     rows = ln(*(0.98 * x for x in P1), 0.02), ln(*Q1, 0.0)
     a, b = (torch.softmax(row.double(), -1).numpy() for row in rows)
     wanted = []
@@ -184,7 +187,7 @@ def check_a_block_ends_before_a_draft_that_q_forbids(verify):
             first = drawn(np.maximum(pi - b, 0), LAST)
             wanted.append(
                 (name, alpha, (5, 0), 0.0, [first if first < 6 else drawn(pi, LAST)])
-            )  # pi = q leaves nothing: pi itself
+            )  # if pi = q, the residual is empty and pi itself is drawn from
             for d in [d for d in range(5) if pi[d] < 0.95 * b[d]]:
                 r = pi[d] / b[d]
                 rest = np.maximum(r * pi - b, 0)
@@ -210,8 +213,8 @@ def check_a_block_ends_before_a_draft_that_q_forbids(verify):
 
 
 def check_lossy_beta_of_broad_rows(verify, alpha):
-    """A bonus token from pi at 32 quantiles of 6,000 ids, those that p / beta lifts before the others: were beta off by
-    a thousandth, half of them would be other tokens."""
+    """A bonus token from pi at 32 quantiles of 6,000 ids, in descending order of p / q. If beta were off by a
+    thousandth, half of the tokens would differ."""
     z, y = 1.5 * torch.randn(2, 6000, generator=torch.Generator().manual_seed(4))
     order = (z.log_softmax(-1) - y.log_softmax(-1)).argsort(descending=True)
     u = torch.stack((torch.zeros(32), (torch.arange(32) + 0.5) / 32), 1).double()
@@ -223,7 +226,8 @@ def check_lossy_beta_of_broad_rows(verify, alpha):
 
 
 def check_lossy_bonus_of_a_greedy_draft(verify, alpha, edge):
-    """q is id 0: pi(0) = min(1, p(0) / (1 - alpha)), the others share the rest as they do in p = (.6, .3, .1)."""
+    """q is one-hot at id 0: pi(0) = min(1, p(0) / (1 - alpha)). The others share the rest in the ratios of p = (.6, .3,
+    .1)."""
     z, y = ln(0.6, 0.3, 0.1), ln(0.5, 0.3, 0.2)
     edges = edge * (1 - NEAR), edge * (1 + NEAR), edge + (1 - edge) * 0.74, edge + (1 - edge) * 0.76
     u = torch.tensor([[0.0, min(v, checks.ALMOST_ONE)] for v in edges], dtype=torch.float64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The laws of the acceptance rules once more, token by token in plain Python, and rows to try them on."""
+"""The rules' distributions once more, token by token in plain Python, and rows to try them on."""
 
 import math
 
@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from support.tree_laws import random_rows, with_zeros
 
-# Parameters at which the rows below defer at some prefixes and not at others (`test_the_parameters_are_telling`).
+# Parameters at which the rows below defer at some prefixes and keep at others (`test_the_parameters_are_telling`).
 ALPHAS = {
     "exact": (),
     "chow": (0.45,),
@@ -27,7 +27,7 @@ ALPHAS = {
     "synthetic": (0.7,),
     "thresholds": (0.6, 0.8),
 }
-LAWS = [*ALPHAS][:12]  # these put a law pi in place of p
+LAWS = [*ALPHAS][:12]  # these replace p by a distribution pi
 OTHERS = [*ALPHAS][12:]
 ROW_RULES, TOKEN_RULES = [*ALPHAS][1:7], [*ALPHAS][7:10]
 
@@ -37,7 +37,8 @@ def entropy(row):
 
 
 def emitted(rule, p, q, alpha, p1=None, q1=None):
-    """The law of one emitted token where the draft is drawn from q: what the rule's definition says, id by id."""
+    """Return the distribution of one emitted token whose draft is drawn from q, computed id by id from the rule's
+    definition."""
     p, q, p1, q1 = ([float(x) for x in row] for row in (p, q, p if p1 is None else p1, q if q1 is None else q1))
     ids = range(len(p))
     tv = sum(max(p[v] - q[v], 0.0) for v in ids)
@@ -99,7 +100,7 @@ def emitted(rule, p, q, alpha, p1=None, q1=None):
 
 
 def tempered(row, exponent, least=0.0):
-    """The rows at another temperature, without what is below `least`: what is sampled from where `row` is the plain
+    """Return the rows at another temperature, without ids below `least`: the sampled distribution if `row` is the
     softmax."""
 
     def law(prefix):
@@ -111,7 +112,7 @@ def tempered(row, exponent, least=0.0):
 
 
 def rows_of(kind, vocab):
-    """(p, q, p1, q1), functions of the prefix."""
+    """Return (p, q, p1, q1), functions of the prefix."""
     p1, q1 = random_rows(21, vocab), random_rows(22, vocab)
     if kind == "zeros":
         p1, q1 = with_zeros(p1, 0), with_zeros(q1, 1)
@@ -125,7 +126,7 @@ def rows_of(kind, vocab):
 
 
 def chain_args(seed, B=120, G=3, V=9, end_row=True):
-    """Arguments of verify_chain: drafts drawn from rows near the target's."""
+    """Return arguments of verify_chain whose drafts are drawn from rows near the target's."""
     rng = torch.Generator().manual_seed(seed)
     p = 2 * torch.randn(B, G + 1, V, generator=rng)
     q = p + 0.7 * torch.randn(B, G + 1, V, generator=rng)

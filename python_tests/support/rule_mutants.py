@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules' code with one thing wrong, in CUDA and in Triton: name -> (file, what it says, what the mutant says, the
-check that fails)."""
+"""The rules' code with one error, in CUDA and in Triton: name -> (file, its text, the mutant's text, the check that
+fails)."""
 
 import importlib
 import sys
@@ -216,7 +216,7 @@ CUDA = {
         "C::smaller(y, x * of_q)",
         BLOCKS,
     ),
-    # Ensemble, and how laws are asked
+    # Ensemble, and reads of distributions
     "weights swapped": (
         LAW,
         "float(alpha), pi.mixture.of_q = float(1 - alpha);",
@@ -250,7 +250,7 @@ CUDA = {
         FIVE,
     ),
     "a bad probability is not seen": (TEAM, ", bad |= !(z[r] < HUGE_VALF);", ";", nan("chow")),
-    # Rules that are no law
+    # Rules that define no distribution
     "lenience without l": (TOKEN, "alpha.first * u)", "u)", FIVE),
     "greedy lenience matches the argmax": (
         TOKEN,
@@ -491,7 +491,7 @@ TRITON = {
     "cap omitted in a draw": (T_PI, "tl.minimum(y, pi.of_q * x)", "tl.minimum(y, x)", LOSSY_TENTH),
     "cap omitted in a test": (T_PI, "capped = tl.where(y < most, y, most)", "capped = tl.where(y < p, y, p)", FIVE),
     "not lifted to p / beta": (T_PI, "capped = tl.where(capped < of_p, of_p, capped)", "capped = capped + 0", BLOCKS),
-    # Ensemble, and how laws are asked
+    # Ensemble, and reads of distributions
     "q's weight is w": (T_PI, "tl.where(ensemble, 1 - alpha, ", "tl.where(ensemble, alpha, ", GROUPS),
     "p's weight is 1 - w": (T_PI, "tl.where(ensemble, alpha, 1.0)", "tl.where(ensemble, 1 - alpha, 1.0)", GROUPS),
     "what is open is never summed": (
@@ -508,7 +508,7 @@ TRITON = {
     ),
     "the first parameter twice": (T_RULES, "get_value(at + 1, ", "get_value(at, ", GROUPS),
     "defaults of typical": (T_RULES, "first, second = number_of", "first, second = 10 * number_of", DEFAULTS),
-    # Rules that are no law
+    # Rules that define no distribution
     "lenience without l": (T_REQUEST, "accept_test(p_d, q_d, alpha.first * u)", "accept_test(p_d, q_d, u)", GROUPS),
     "greedy lenience without a logarithm": (T_RULES, ">= tl.log(alpha.first))", ">= alpha.first - 1)", greedy("token")),
     "typical: both bounds": (T_RULES, "typical = (p_d > alpha.first) | (", "typical = (p_d > alpha.first) & (", GROUPS),
@@ -606,7 +606,7 @@ TRITON = {
 
 
 def with_kernels_of(csrc, *args, **kwargs):
-    """verify_chain of the kernels in `csrc`, which this process then keeps."""
+    """Return verify_chain with the kernels in `csrc`, which then stay in this process."""
     import specdec_kernels
     from tools.cuda_on_cpu.build import load
 
@@ -615,7 +615,8 @@ def with_kernels_of(csrc, *args, **kwargs):
 
 
 def with_triton_of(folder, *args, **kwargs):
-    """verify_chain of the interpreted Triton sources in the package under `folder`, which this process then keeps."""
+    """Return verify_chain of the interpreted Triton sources in the package under `folder`, which then stay in this
+    process."""
     import specdec_kernels
 
     path = [str(folder / PACKAGE.name)]

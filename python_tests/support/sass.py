@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Machine code written by hand, in the form that cuobjdump prints: a line an instruction, `name:` a label."""
+"""Machine code written by hand in the form that cuobjdump prints: one instruction per line, and `name:` for a label."""
 
 import re
 
-STEP = 16  # bytes an instruction
+STEP = 16  # bytes per instruction
 
 
 def listing(text, function="kernel"):
@@ -20,8 +20,8 @@ def listing(text, function="kernel"):
     return [f"\t\tFunction : {function}", "\t.headerflags\t@EF_CUDA_SM90", *body]
 
 
-# A row by 16 bytes a trip: eight bf16 entries unpacked, of a kind that may need no exponential. The last block to take
-# a ticket adds up; the first of its two ways is the longer.
+# A row, 16 bytes per iteration: eight bf16 entries unpacked, of a kind that may need no exponential. The last block to
+# take a ticket sums up; the first of its two paths is the longer.
 UNPACK = "\n".join(f"IMAD.U32 R{20 + i}, R{8 + i // 2}, 0x10000, RZ" for i in range(8))
 EXPONENTIALS = "\n".join(f"MUFU.EX2 R{30 + i}, R{20 + i}" for i in range(8))
 SCAN = f"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows at every scale: what is left of a row after a token has gone may weigh e^-50 to e^-600 of it. A gap is a
+"""Rows at every scale: what remains of a row after a token is removed may weigh e^-50 to e^-600 of it. A gap is a
 difference of logits divided by the temperature."""
 
 import os
@@ -30,14 +30,17 @@ HARDEST = Cell(0.1, 120.0, torch.float32)
 
 
 def cells(shift=0):
-    """Every temperature with every gap, the dtypes taking turns; over three shifts every triple."""
+    """Return every temperature with every gap. The dtypes take turns; three shifts give every triple."""
     return [Cell(T, gap, DTYPES[(i + j + shift) % 3]) for i, T in enumerate(TEMPERATURES) for j, gap in enumerate(GAPS)]
 
 
 def share_of(backend, backends):
-    """The cells that a backend takes: with SPECDEC_THOROUGH=1 all, simulated devices one dtype of each in turn; else
-    the instruction sets share them, one dtype of each cell, so that any two of temperature, gap, dtype and instruction
-    set meet, and simulated devices take some of them."""
+    """Return the cells that a backend takes.
+
+    With SPECDEC_THOROUGH=1 these are all, and on simulated devices one dtype of each in turn. Otherwise the instruction
+    sets share them, one dtype of each cell, so that any two of temperature, gap, dtype and instruction set occur
+    together, and simulated devices take some of them.
+    """
     if THOROUGH and backends.BACKENDS[backend].slower > 1:
         return [HARDEST, *cells(SEED + len(backend))]
     if THOROUGH:
@@ -49,7 +52,8 @@ def share_of(backend, backends):
 
 
 def row(rng, V, gap):
-    """ln of weights: ids on three levels that lie about a gap apart, mild noise within a level, and some ties."""
+    """Return logarithms of weights: ids on three levels about one gap apart, mild noise within a level, and some
+    ties."""
     level = rng.integers(0, 3, V)
     level[rng.integers(V)] = 0
     x = -gap * level * rng.choice([1.0, rng.uniform(0.3, 1.0)], V) - rng.uniform(0, 2, V)
@@ -59,7 +63,8 @@ def row(rng, V, gap):
 
 
 def rows(rng, n, V, cell):
-    """[n, V] logits of a target and a draft: drawn apart, on the same levels, a mild target, or a mild draft."""
+    """Return [n, V] logits of a target and a draft: independent, on the same levels, with a mild target, or a mild
+    draft."""
     pairs = []
     for kind in rng.integers(0, 4, n):
         p, q = row(rng, V, cell.gap), row(rng, V, cell.gap)
@@ -75,14 +80,14 @@ def rows(rng, n, V, cell):
 
 
 def draw(rng, q, k, cell, replacement):
-    """k tokens of each row as the float64 reference draws them."""
+    """Return k tokens of each row, drawn as the float64 reference does."""
     u = torch.from_numpy(rng.random((len(q), k)))
     return reference.sample(Rows(q, temperature=cell.T), k=k, replacement=replacement, uniforms=u).tokens
 
 
 def tree(rng, B, V, cell, method, K):
-    """K siblings at the root and at the first of them, drawn as the method wants them: keyword arguments of
-    verify_tree."""
+    """Return keyword arguments of verify_tree: K siblings at the root and at the first of them, drawn as the method
+    requires."""
     N = 1 + 2 * K
     p, q = rows(rng, B * N, V, cell)
     p, q = p.reshape(B, N, V), q.reshape(B, N, V)
@@ -104,7 +109,7 @@ def tree(rng, B, V, cell, method, K):
 
 
 def chain(rng, B, V, cell, method, G=3):
-    """Every rule in turn: keyword arguments of verify_chain."""
+    """Return keyword arguments of verify_chain, with every rule in turn."""
     p, q = rows(rng, B * (G + 1), V, cell)
     p, q = p.reshape(B, G + 1, V), q.reshape(B, G + 1, V)[:, :G].contiguous()
     drafts = draw(rng, q.reshape(B * G, V), 1, cell, True).reshape(B, G)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops beside the float64 reference at every scale: checks that mutants of the sources go through too."""
+"""Checks of ops against the float64 reference at every scale. Mutants of the sources are run through them too."""
 
 import math
 
@@ -32,7 +32,7 @@ def hash_of(x):
 
 
 def assert_logprobs(got, want, what):
-    """ln p is off by what p is off by, relatively: reference.banded.band.rounding."""
+    """Check ln p, whose absolute error is the relative error of p: reference.banded.band.rounding."""
     assert (got.isnan() == want.isnan()).all() and (got.isinf() == want.isinf()).all(), what
     fine = want.isfinite()
     allowed = EPS * (16 + 3 * want[fine].abs() + 3 * math.log(V))
@@ -47,7 +47,8 @@ def agree(op, backend, args, what):
 
 
 def sample(isa_backend, replacement):
-    """All ids of a row, one after the other: what is left falls to e^-600 of the row and stays a law."""
+    """All ids of a row are drawn, one after the other. What remains falls to e^-600 of the row, and is still a
+    distribution."""
     for cell in share(isa_backend):
         rng = rng_of("sample", replacement, cell)
         few = not THOROUGH and backends.BACKENDS[isa_backend].slower == 1
@@ -75,15 +76,15 @@ def trees(isa_backend, method):
         lengths.append(ref.num_accepted)
     lengths = torch.cat(lengths)
     if backends.BACKENDS[isa_backend].slower > 1:
-        return  # too few to say
+        return  # too few to check
     assert accepted > 0 and 0.05 < (lengths == 0).double().mean() < 0.95, (
         "later siblings are accepted, and all of them rejected"
     )
 
 
 def the_least_exponent(isa_backend):
-    """An id that weighs less than 2^-126 of the largest weighs nothing; one that weighs more can be drawn where nothing
-    else is left."""
+    """An id that weighs less than 2^-126 of the largest counts as 0. One that weighs more can be drawn if nothing else
+    is left."""
     for below, token, status in ((-125.5, 1, 4), (-126.5, 0, 4 | 2), (-140.0, 0, 4 | 2), (-160.0, 0, 4 | 2)):
         p, q = torch.tensor([0.0, below * math.log(2)]), torch.tensor([0.0, -math.inf])
         u = torch.full((1, 2), 0.5, dtype=torch.float64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources that lose what is left of a peaked row, on the CPU, in CUDA and in Triton."""
+"""Mutants that lose the probability that remains of a peaked row, on the CPU, in CUDA and in Triton."""
 
 from support import scale_checks
 
@@ -23,7 +23,7 @@ def sample(backend):
     scale_checks.sample(backend, False)
 
 
-NATIVE = {  # name: (backends, [(file, what it says, what the mutant says)], the test that fails)
+NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test that fails)
     "a floor of 2^-126": (
         ["base", "avx2"],
         [(SIMD, "y = max_f(splat(-127.0f), y);", "y = max_f(splat(-126.0f), y);"), (SIMD, *NO_LEAST)],

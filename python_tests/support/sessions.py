@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that come and go, or all at once, and their events."""
+"""Sessions whose requests are added over time or all at once, and their events."""
 
 
 def come_and_go(session, todo, rng):
-    """Submits each of `todo` at some time and cancels a quarter of them, waiting or being decoded -> events by index,
-    those whose cancel() said that they were still there."""
+    """Submit each of `todo` at some time, and cancel a quarter of them, waiting or being decoded. Return events by
+    index, and the indices for which cancel() found the request still there."""
     seen, cancelled, todo = {}, set(), list(todo)
     while todo or session.busy:
         for _ in range(rng.choice([0, 0, 0, 1, 1, 7]) if session.busy else 1):
@@ -23,7 +23,7 @@ def come_and_go(session, todo, rng):
 
 
 def run(session, todo):
-    """Events by index, everything having been submitted at once."""
+    """Submit everything at once; return events by index."""
     seen = {session.submit(request): [] for request in todo}
     for _ in range(500):
         for event in session.step():

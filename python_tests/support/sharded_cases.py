@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls at random for rows that are split over ranks: a number makes the same call everywhere."""
+"""Random calls on rows that are split over ranks. The same seed makes the same call everywhere."""
 
 import random
 
@@ -16,7 +16,7 @@ SIDES = {"target_logits": "target", "draft_logits": "draft", "logits": "rows", "
 
 
 def bounds(rng, V, ranks):
-    """How a vocabulary may be split: evenly, at whole chunks, anywhere, with ranks that have nothing."""
+    """Return the bounds of a split vocabulary: even, at whole chunks, anywhere, or with empty ranks."""
     kind = rng.integers(4)
     if kind == 0:
         return ()
@@ -28,7 +28,7 @@ def bounds(rng, V, ranks):
 
 
 def results(found):
-    """The tensors that a call gave; of Rows that it hands on their stats, for each rank's logits are its own."""
+    """Return the tensors of a result. Of returned Rows these are the stats, since each rank's logits are its own."""
     parts = [found] if isinstance(found, torch.Tensor) else found
     return [x.stats if isinstance(x, sk.Rows) else x for x in parts]
 
@@ -38,7 +38,7 @@ def pick(rng, values):
 
 
 def spoil(rng, rows):
-    """NaN or infinity in one entry of some rows, which one rank alone holds; or nothing that is finite."""
+    """Put NaN or infinity into one entry of some rows, which one rank alone holds; or leave nothing finite."""
     flat = rows.view(-1, rows.shape[-1])
     for i in range(len(flat)):
         if rng.random() < 0.3:
@@ -48,7 +48,7 @@ def spoil(rng, rows):
 
 
 def handed_over(args, side, prefix, repeat):
-    """The four floats of a side's rows in place of its sampling parameters."""
+    """Replace a side's sampling parameters by its stats."""
     given = {name: args.pop(prefix + name, None) for name in registry.SAMPLING}
     given = {name: x.repeat_interleave(repeat) for name, x in given.items() if x is not None}
     rows = args[side + "_logits"]
@@ -57,7 +57,7 @@ def handed_over(args, side, prefix, repeat):
 
 
 def ragged(args, rng):
-    """The same requests behind one another, drafts of any length."""
+    """Return the same requests as a ragged batch, with drafts of any length."""
     B, G = args["draft_tokens"].shape
     length = torch.tensor(rng.integers(0, G + 1, B))
     here = torch.arange(G + 1) <= length[:, None]
@@ -78,7 +78,8 @@ def probabilities(args, side):
 
 
 def penalties(rng, n, V):
-    """Penalties of n requests or rows, with lists by number or one each, or None; every rank refuses a few of them."""
+    """Return penalties of n requests or rows, with lists by index or one each, or None. Every rank refuses a few of
+    them."""
     if rng.random() < 0.5:
         return None
     draw = random.Random(int(rng.integers(1 << 30)))
@@ -90,7 +91,7 @@ def penalties(rng, n, V):
 
 
 def by_number(args, side, rng):
-    """Positions name rows of a store, some of them the same one."""
+    """Positions have indices of rows in a store, some of them equal."""
     lead = args[side + "_logits"].shape[:2]
     if 0 in lead:
         return
@@ -112,7 +113,7 @@ def bias(rng, n, V, positions=()):
 
 
 def seen(args, rng, B):
-    """Sides of logits with views."""
+    """Give the sides of logits views."""
     for side in ("target", "draft"):
         if args.get(side + "_logits") is not None and args.get(side + "_kind") != "probs":
             V = args[side + "_logits"].shape[-1]
@@ -122,7 +123,7 @@ def seen(args, rng, B):
 
 
 def padded(args, name, rng, B):
-    """Some of the requests, or rows, are not there."""
+    """Make some of the requests, or rows, absent."""
     if rng.random() < 0.2:
         args[name] = torch.tensor([int(rng.integers(0, B + 1))])
 
@@ -172,7 +173,7 @@ def tree(seed, rng, V, Vq, dtype, requests):
         args |= rule_cases.rules(B, "block", shift=seed)
     for side in ("target", "draft"):
         if args[side + "_logits"] is not None and side + "_row" not in args and rng.random() < 0.3:
-            M = args[side + "_logits"].shape[1]  # nodes name some of the rows
+            M = args[side + "_logits"].shape[1]  # nodes have indices of some of the rows
             args[side + "_row"] = torch.tensor(rng.integers(0, 1 + M // 3, (B, M)))
     seen(args, rng, B)
     return "verify_tree", args
@@ -220,8 +221,8 @@ MAKERS = (chain, chain, chain, tree, tree, tree, row_stats, sample, sample, pair
 
 
 def call(seed, ranks, most=3):
-    """An op, its arguments, and how each of its rows' vocabulary is split: bounds, or None where it is whole. Of up to
-    `most` requests."""
+    """Return an op, its arguments, and how each side's vocabulary is split: bounds, or None if it is whole. There are
+    up to `most` requests."""
     rng = np.random.default_rng(seed)
     V = pick(rng, VOCABULARIES)
     Vq = max(1, V + int(rng.integers(-1100, 1100))) if rng.random() < 0.3 else V

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of which a rank has its part of the rows, beside those on whole rows."""
+"""Calls in which each rank has its part of the rows, against the same calls on whole rows."""
 
 import torch
 from support import sharded_cases
@@ -8,7 +8,7 @@ from support.surface import plain
 
 from specdec_kernels.distributed.whole_rows import logits_of, with_logits
 
-MOST = {"chunks": 3, "rows": 9}  # requests of a call: those that are dealt out have to be as many as the ranks
+MOST = {"chunks": 3, "rows": 9}  # requests of a call: at least as many as ranks, so that they can be dealt out
 
 
 def sharded(rank, op, args, splits, exchange="chunks"):
@@ -23,7 +23,7 @@ def sharded(rank, op, args, splits, exchange="chunks"):
 
 
 def outcome(function, *args, **kwargs):
-    """What a call gives or says; NaN is NaN."""
+    """Return the results or the error of a call. All NaNs count as equal."""
     try:
         return [plain(x) for x in results(function(*args, **kwargs))]
     except (ValueError, RuntimeError) as error:
@@ -31,7 +31,7 @@ def outcome(function, *args, **kwargs):
 
 
 def differ(rank, first, last, n, exchange="chunks"):
-    """The calls whose results are not those on whole rows."""
+    """Return the calls whose results differ from those on whole rows."""
     import specdec_kernels as sk
 
     found = []
@@ -49,7 +49,7 @@ def differ(rank, first, last, n, exchange="chunks"):
 
 
 def other_log_norms(rank, n):
-    """How many of 512 flat rows, whose sums take all the bits there are, have other stats than as whole rows."""
+    """Return how many of 512 flat rows, whose sums use every bit, have other stats than as whole rows."""
     import specdec_kernels as sk
 
     rows = torch.randn(512, 7777, generator=torch.Generator().manual_seed(0))
@@ -58,12 +58,12 @@ def other_log_norms(rank, n):
 
 
 def views_differ(rank, n, exchange="chunks"):
-    """The methods that differ from whole rows where several positions, of target and draft, share one stored row under
-    different penalties; and whether sample hands on other penalties than it was given."""
+    """Return the methods that differ from whole rows when several positions of target and draft share one stored row
+    under different penalties, and whether sample returns other penalties than it was given."""
     import specdec_kernels as sk
     from specdec_kernels import distributed
 
-    V = 3000  # slices of whole chunks: no entry moves, so both sides' rows lie in one place
+    V = 3000  # slices of whole chunks: no entry moves, so both sides' rows share memory
     shards = distributed.Shards(V, tuple(min(1024 * r, V) for r in range(n)) + (V,), exchange=exchange)
     z, at = torch.zeros(1, V), torch.zeros(1, 4, dtype=torch.int64)
     ids = torch.tensor([[0, 2900, -1]], dtype=torch.int32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources that put together wrongly what the ranks tell: name -> (file, what it says, what the mutant says)."""
+"""Mutants that combine the ranks' results wrongly: name -> (file, its text, the mutant's text)."""
 
 MUTANTS = {
     "the first rank's total in place of its chunks": (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A copy of the source tree, in which something is added and run."""
+"""A copy of the source tree in which something is added and run."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from support.paths import ROOT
 
 
 def copied(tree):
-    """What git lists, in another folder."""
+    """Copy the files that git lists to another folder."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
     for file in listed.stdout.split() or pytest.skip("not a git checkout"):
         if (ROOT / file).is_file():

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernels are compiled, template argument by template argument, and which of them the session ran on the
-simulated devices. What is listed as never run has been proved by nothing but its compiler.
+"""The kernel specialisations that are compiled, and those that the session ran on the simulated devices. One that is
+listed as never run has been checked by its compiler only.
 
-Of CUDA the simulated device knows every instance that a launch was compiled for (tools/cuda_on_cpu/grid.h). Of Triton
-the launches that are compiled ahead of time (support/aot.py) stand for all: a launch is told from another by its
-kernel, its modes and the arguments it goes without, and each kernel by which of its rows come 16 bits wide. Not told
-apart are sizes of blocks, since the interpreter takes its own, and whether uniforms are given or made of a seed: one
-small function of Triton asks that, for all kernels.
+The simulated CUDA device lists every instance that a launch was compiled for (tools/cuda_on_cpu/grid.h). For Triton the
+launches that are compiled ahead of time (support/aot.py) stand for all. Launches are distinguished by their kernel,
+their modes and the arguments that are absent, and kernels by which of their rows have 16-bit entries. Not distinguished
+are block sizes, since the interpreter has its own, and whether uniforms are given or made from a seed, which one small
+Triton function decides for all kernels.
 """
 
 import functools
@@ -37,14 +37,14 @@ _seen = defaultdict(lambda: {"ran": set(), "compiled": set()})  # by backend
 
 
 def merge(more):
-    """Adds what another process of the session has seen."""
+    """Add what another process of the session has run."""
     for backend, names in more.items():
         for what in names:
             _seen[backend][what] |= set(names[what])
 
 
 def state():
-    """What this process has seen, in types that travel."""
+    """Return what this process has run, in types that can be sent."""
     return {backend: {what: sorted(names) for what, names in seen.items()} for backend, seen in _seen.items()}
 
 
@@ -53,7 +53,7 @@ def compiled(backend):
 
 
 def counts():
-    """backend: (how many ran, of how many)."""
+    """Return {backend: (number run, number compiled)}."""
     every = {backend: compiled(backend) for backend in sorted(_seen)}
     return {backend: (len(all & _seen[backend]["ran"]), len(all)) for backend, all in every.items()}
 
@@ -78,7 +78,7 @@ _launched = set()
 
 
 def leaves(name, x):
-    """A value by its parts' names: named tuples of arguments are taken apart."""
+    """Yield the parts of a value with their names. Named tuples of arguments are taken apart."""
     if not isinstance(x, tuple):
         return [(name, x)]
     fields = getattr(x, "_fields", range(len(x)))
@@ -86,7 +86,7 @@ def leaves(name, x):
 
 
 def telling(name, x, constant):
-    """What a launch's argument says of its specialisation, or None."""
+    """Return what a launch's argument shows of its specialisation, or None."""
     if x is None:
         return f"no {name}"
     constant = constant or type(x).__name__ == "constexpr"  # of triton.language, in a tuple of arguments
@@ -94,7 +94,8 @@ def telling(name, x, constant):
 
 
 def of_launch(kernel, args, constants):
-    """The names of what a Triton launch shows: its modes with what it goes without, and each of its half-wide rows."""
+    """Return the names that describe a Triton launch: its modes with the absent arguments, and each of its 16-bit
+    rows."""
     parameters = inspect.signature(kernel.fn).parameters
     given = dict(zip(parameters, args)) | {name: x for name, x in constants.items() if name in parameters}
     kernel = kernel.fn.__name__
@@ -110,7 +111,7 @@ def of_launch(kernel, args, constants):
 
 
 def note_triton_launches():
-    """From now on this process, which interprets Triton, notes every launch."""
+    """Record every launch of this process, which interprets Triton, from now on."""
     from triton.runtime.interpreter import InterpretedFunction
 
     run = InterpretedFunction.run

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""row_stats beside the float64 reference."""
+"""Checks of row_stats against the float64 reference."""
 
 import math
 
@@ -13,7 +13,7 @@ from specdec_kernels.reference.row_stats import params_of_rows
 
 
 def torch_log_norm_error(z, want):
-    """What float32 logsumexp relative to the maximum loses on the same rows and the same kept sets."""
+    """Return the error of float32 logsumexp relative to the maximum, on the same rows and the same kept sets."""
     scale, cutoff, log_norm, top = want.unbind(-1)
     usable = log_norm.isfinite() & scale.isfinite()
     x = (z.float() - top[:, None].float()) * scale[:, None].float()
@@ -32,9 +32,9 @@ def assert_stats(backend, z, **params):
     got = backends.run("row_stats", backend, z, **params)
     assert got.shape == (len(z), 4)
     rows = clear & ~want[:, 2].isnan()
-    for column, name in ((0, "scale"), (3, "max")):  # exact: a rounding of 1/T, and a logit
+    for column, name in ((0, "scale"), (3, "max")):  # exact up to the roundings of 1/T and of a logit
         assert torch.equal(got[:, column].double(), want[:, column]), f"{name} {params}"
-    # Any cutoff between the same two logits is the same law: what must be equal is what is kept.
+    # Any cutoff between the same two logits gives the same distribution, so the kept sets are compared.
     wrong = ((kept(z, got) != kept(z, want)).any(-1) & rows).nonzero()[:, 0].tolist()
     assert not wrong, f"row {wrong[0]}: cutoff {got[wrong[0], 1]:.9g}, wanted {want[wrong[0], 1]:.9g} {params}"
     assert got[rows, 1].isfinite().all()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model whose rows are a function of the tokens that a query sees, whatever the shape of the pass: the positions of
-its cache hold the tokens themselves, and it says so where they do not make up a text."""
+"""A model whose rows are a function of the tokens that a query sees, whatever the shape of the pass. Its cache holds
+the tokens themselves, and the model raises if they do not form a text."""
 
 import random
 
@@ -42,7 +42,7 @@ class TableModel:
 
 
 def random_rows(vocab, seed, levels=None, spread=1.5, dtype=torch.float32):
-    """Rows without any pattern; with so many levels, of few values, so that beams tie."""
+    """Return random rows. With few levels they have few distinct values, so that beams tie."""
 
     def row(path):
         rng = random.Random(f"{seed} {path}")
@@ -54,7 +54,7 @@ def random_rows(vocab, seed, levels=None, spread=1.5, dtype=torch.float32):
 
 
 def near(row, noise, seed):
-    """Rows like those of another model."""
+    """Return rows like those of another model."""
 
     def other(path):
         z, rng = row(path), random.Random(f"{seed} {path}")

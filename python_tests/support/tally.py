@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the session has seen of each backend: requests compared with the reference, and those that differ inside the
-band."""
+"""Counts, for each backend, of the requests that the session compared with the reference, and of those that differ
+inside the band."""
 
 import math
 from collections import Counter
 
 CAP = 1e-4  # share of requests that may differ from the reference, all of them inside the computed band
 
-running = None  # the backend of the test that runs now
+running = None  # the backend of the current test
 compared, flipped, tests, seconds = Counter(), Counter(), Counter(), Counter()
-notes = []  # measured numbers that the session prints when it ends
+notes = []  # measured numbers that the session prints at its end
 
 
 def record(requests, flips):
-    """Notes a comparison with the reference; more flips than the cap allows (one is always allowed) fail at once."""
+    """Count a comparison with the reference. More differences than the cap allows (one is always allowed) fail at
+    once."""
     if running is not None:
         compared[running] += requests
         flipped[running] += flips
@@ -25,19 +26,19 @@ def allowed(requests):
 
 
 def state():
-    """What this process has seen, for the one that reports."""
+    """Return this process's counts, for the process that reports."""
     return [dict(compared), dict(flipped), notes]
 
 
 def merge(state):
-    """Adds what another process of the session has seen."""
+    """Add the counts of another process of the session."""
     compared.update(state[0])
     flipped.update(state[1])
     notes.extend(state[2])
 
 
 def over_the_cap():
-    """The backends that differ too often over the whole session."""
+    """Return the backends that differ too often over the whole session."""
     return [name for name in compared if flipped[name] > allowed(compared[name])]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny random causal LMs, and what a plain Hugging Face loop says about them."""
+"""Tiny random causal LMs, and the results of a plain Hugging Face loop with them."""
 
 import random
 
@@ -43,7 +43,7 @@ def gpt2(seed, vocab=32):
 
 
 def nearby(model, noise=0.02):
-    """Disturb the weights in place: a draft that agrees with the model it was, often but not always."""
+    """Disturb the weights in place: a draft that often agrees with the original model, but not always."""
     torch.manual_seed(99)
     for weight in model.parameters():
         weight.add_(noise * torch.randn_like(weight))
@@ -51,7 +51,7 @@ def nearby(model, noise=0.02):
 
 
 def served():
-    """name -> (Hugging Face target, served target, served draft)."""
+    """Return name -> (Hugging Face target, served target, served draft)."""
     make = {"lean": llama, "llama-hf": llama, "gpt2": gpt2}
     targets = {name: model(0) for name, model in make.items()}
     return {
@@ -60,7 +60,7 @@ def served():
 
 
 def requests(n=8, **parameters):
-    """Prompts of different lengths with repeats in them, so that lookup finds something; ends at different steps."""
+    """Return prompts of different lengths with repeats, for lookup, which end at different steps."""
     rng = random.Random(5)
     out = []
     for i in range(n):
@@ -74,7 +74,8 @@ _GREEDY = {}  # (model, prompt) -> tokens so far
 
 @torch.inference_mode()
 def greedy(model, prompt, tokens):
-    """The oracle: argmax by argmax, the whole sequence recomputed each time, no cache of keys."""
+    """Return greedy tokens, the expected result: the whole sequence is recomputed for each token, without a KV
+    cache."""
     out = _GREEDY.setdefault((model, tuple(prompt)), [])
     while len(out) < tokens:
         out.append(model(torch.tensor([prompt + out])).logits[0, -1].argmax().item())
@@ -83,7 +84,7 @@ def greedy(model, prompt, tokens):
 
 @torch.inference_mode()
 def laws(model, prompt, temperature=1.0):
-    """prefix -> the model's law [V] after prompt + prefix, float64, remembered."""
+    """Return a cached function: prefix -> the model's distribution [V] after prompt + prefix, float64."""
     known = {}
 
     def law(prefix):
@@ -96,7 +97,7 @@ def laws(model, prompt, temperature=1.0):
 
 
 class Letters:
-    """A tokenizer of single characters, id 0 is the end; ids 1 and 2 are the two bytes of one two-byte character."""
+    """A tokenizer of single characters. Id 0 is the end; ids 1 and 2 are the two bytes of one two-byte character."""
 
     def __init__(self, alphabet="abcdefghijklmnopqrstuvwxyz.,?! "):
         self.alphabet = alphabet
@@ -114,7 +115,8 @@ class Letters:
 
 
 class InDoubles(HFModel):
-    """So that what the shape of a batch does to sums is gone once logits are rounded to float32."""
+    """Computes in float64, so that differences of sums due to the batch's shape vanish when logits are rounded to
+    float32."""
 
     def __init__(self, model):
         super().__init__(model.double(), pack=False)
@@ -128,7 +130,7 @@ WORDS = ["<eos>", "<unk>", *"abcdefghijklmnopqrstuvwxyz .:()\n"]
 
 
 def folder(path, seed, words=WORDS):
-    """A model and a tokenizer of single characters as transformers keeps them."""
+    """Write a model and a tokenizer of single characters in transformers' format."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -141,8 +143,8 @@ def folder(path, seed, words=WORDS):
 
 
 def layer_draft(hf, seed=0, layers=(1, 1)):
-    """Some of the target's own layers, and states that weigh as much as the embeddings: a draft near the target, whose
-    rows show which states it was given."""
+    """Return a draft of some of the target's layers, whose states weigh as much as the embeddings. It is near the
+    target, and its rows show which states it was given."""
     draft = LayerDraft(hf, range(hf.config.vocab_size), layers, reads_states=True).copy_layers(hf).eval()
     torch.manual_seed(seed)
     torch.nn.init.normal_(draft.state.weight, std=0.05), torch.nn.init.normal_(draft.state.bias, std=0.1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small tokenizers of each kind, and what they say of a list of ids."""
+"""Small tokenizers of each kind, and their text for a list of ids."""
 
 import functools
 import importlib.util
@@ -16,7 +16,7 @@ BYTES = [f"<0x{b:02X}>" for b in range(256)]
 
 
 def alphabet():
-    """The characters that a byte-level vocabulary has for each byte."""
+    """Return the characters that a byte-level vocabulary has for each byte."""
     printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in printed]
     return {b: chr(b) for b in printed} | {b: chr(256 + i) for i, b in enumerate(others)}
@@ -33,7 +33,7 @@ def _numbered(tokens):
 
 
 def byte_level():
-    """As GPT-2's: a token is some bytes."""
+    """As in GPT-2: a token is a sequence of bytes."""
     letters = alphabet()
     pieces = [bytes([b]) for b in range(256)] + PIECES + [w.encode() for w in WORDS]
     vocab = _numbered("".join(letters[b] for b in piece) for piece in pieces)
@@ -43,7 +43,7 @@ def byte_level():
 
 
 def byte_fallback():
-    """As Llama 2's: words with a mark for spaces, and single bytes; the first space goes."""
+    """As in Llama 2: words with a mark for spaces, and single bytes. The first space is dropped."""
     words = [w.replace(" ", "\u2581") for w in WORDS]
     tokenizer = Tokenizer(models.BPE(_numbered(BYTES + words), [], byte_fallback=True))
     steps = decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)
@@ -61,7 +61,7 @@ def unigram():
 
 
 def word_piece():
-    """As BERT's: a space before each word that does not continue one."""
+    """As BERT: a space before each word that does not continue one."""
     tokenizer = Tokenizer(models.WordPiece(_numbered(["[UNK]", "foo", "bar", "##s", "##ing", ".", "n't", "do"])))
     tokenizer.decoder = decoders.WordPiece(cleanup=False)
     return _fast(tokenizer)

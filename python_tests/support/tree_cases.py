@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees of drafts that differ per request, with their rows: keyword arguments of verify_tree."""
+"""Trees of drafts that differ by request, with their rows: keyword arguments of verify_tree."""
 
 import torch
 from support import answers as reference
@@ -8,20 +8,21 @@ from support.plain import Plain, inverse_cdf
 
 
 def rows(seed, B, N, V, Vq=None, dtype=torch.float32, draft_dtype=None, kinds=cases.KINDS):
-    """Logits of both sides, [B, N, V] and [B, N, Vq]; the kinds of pairs take turns, another for each request and
-    node."""
+    """Return the logits of both sides, [B, N, V] and [B, N, Vq]. The kinds of pairs take turns over requests and
+    nodes."""
     p, q = cases.rows_pair(seed, B * N, V, Vq, dtype, draft_dtype, kinds)
     return p.reshape(B, N, -1), q.reshape(B, N, -1)
 
 
 def drawn(q, at, rng):
-    """One id per request from the laws q [B, N, Vq] at nodes `at` [B]."""
+    """Draw one id per request from the rows q [B, N, Vq] of nodes `at` [B]."""
     B = len(q)
     return inverse_cdf(q[torch.arange(B), at], torch.rand(B, generator=rng, dtype=torch.float64))
 
 
 def drafted_tree(q, K, L, rng):
-    """build_tree of K drafts of length L, i.i.d. from q [B, K*L+1, Vq], the laws of the nodes' children."""
+    """Return build_tree of K drafts of length L, i.i.d. from q [B, K*L+1, Vq], the distributions of the nodes'
+    children."""
     B = len(q)
     drafts = torch.full((B, K, L), -1)
     at = torch.zeros(B, K, dtype=torch.int64)
@@ -33,11 +34,14 @@ def drafted_tree(q, K, L, rng):
 
 
 def grown_tree(q, rng, target=None):
-    """Trees of up to N nodes: parents at random among the nodes before, so depth and width differ; tokens from the
-    parent's law, or one time in three the target's favourite. The last nodes of some requests are padding."""
+    """Return trees of up to N nodes.
+
+    Parents are random among earlier nodes, so depth and width differ. Tokens are drawn from the parent's distribution;
+    one in three is the target's argmax. The last nodes of some requests are padding.
+    """
     B, N = q.shape[:2]
     parents, tokens = torch.full((B, N), -1, dtype=torch.int32), torch.full((B, N), -1)
-    reach = 1 + torch.randint(0, 4, (B,), generator=rng)  # 1: long paths; more: wide trees
+    reach = 1 + torch.randint(0, 4, (B,), generator=rng)  # 1: long paths; larger: wide trees
     size = torch.where(torch.rand(B, generator=rng) < 0.5, N, 1 + torch.randint(0, N, (B,), generator=rng))
     for i in range(1, N):
         spread = (torch.rand(B, generator=rng) * torch.minimum(reach * 2, torch.tensor(i))).long()
@@ -75,8 +79,8 @@ def tree(
     dirty=True,
     kinds=cases.KINDS,
 ):
-    """N: nodes of a grown tree; else K drafts of length L. shuffled: rows by index, some nodes one-hot beside the
-    others."""
+    """Return keyword arguments of verify_tree. N: nodes of a grown tree; without it K drafts of length L. shuffled:
+    rows are given by index, and some nodes are one-hot."""
     rng = torch.Generator().manual_seed(seed)
     nodes = N or K * L + 1
     p, q = rows(seed, B, nodes, V, Vq, dtype, draft_dtype, kinds)
@@ -86,7 +90,8 @@ def tree(
         args |= cases.parameters(seed, B)
         if not one_hot:
             draft_params = cases.parameters(seed + 2, B)
-            draft_params["temperature"] = draft_params["temperature"].clamp(min=0.3)  # many greedy drafts are one draft
+            # all greedy drafts of a node are the same
+            draft_params["temperature"] = draft_params["temperature"].clamp(min=0.3)
             args |= {"draft_" + name: value for name, value in draft_params.items()}
     laws = Plain().laws(q, **draft_params)
     tree = grown_tree(laws, rng, p) if N else drafted_tree(laws, K, L, rng)
@@ -104,7 +109,7 @@ def tree(
         args |= {"target_kind": "probs", "draft_kind": "probs"}
     if linked:
         args["links"] = linked_children(tree.parents, rng)
-    if shuffled:  # rows kept in another order, two more rows than nodes, and drafts that were looked up
+    if shuffled:  # rows in another order, two more rows than nodes, and drafts by lookup
         order = torch.stack([torch.randperm(nodes + 2, generator=rng)[:nodes] for _ in range(B)])
         p, q = (scattered(x, order) for x in (p, q))
         args["target_row"] = order.int()
@@ -118,7 +123,7 @@ def tree(
 
 
 def spoil(args, poison, share=1 / 3):
-    """A share of the rows of either side poisoned, in one entry or (-inf) in all."""
+    """Put invalid values in a share of both sides' rows, in one entry or (-inf) in all."""
     rng = torch.Generator().manual_seed(6)
     for name in ("target_logits", "draft_logits"):
         x = args[name]
@@ -130,14 +135,14 @@ def spoil(args, poison, share=1 / 3):
 
 
 def scattered(x, order):
-    """Row i of each request at order[b, i]; rows that nothing names are NaN."""
+    """Put row i of each request at order[b, i]. Rows that no index names are NaN."""
     out = x.new_full((len(x), x.shape[1] + 2, x.shape[2]), torch.nan)
     out.scatter_(1, order[:, :, None].expand_as(x), x)
     return out
 
 
 def linked_children(parents, rng):
-    """(first_child, next_sibling) of every node, siblings in random order."""
+    """Return (first_child, next_sibling) of every node, with siblings in random order."""
     B, N = parents.shape
     first, following = torch.full((B, N), -1, dtype=torch.int32), torch.full((B, N), -1, dtype=torch.int32)
     for b in range(B):

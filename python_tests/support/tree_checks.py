@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of verify_tree beside each other and beside the reference's."""
+"""Comparisons of verify_tree's results with each other and with the reference's."""
 
 import importlib
 
@@ -31,7 +31,7 @@ def equal(a, b):
 
 
 def differ(out, ref):
-    """Which requests have another answer than the reference's, where one answer is right."""
+    """Return which requests differ from the reference where only one result is right."""
     same = (
         (out.tokens == ref.tokens).all(-1)
         & (out.path == ref.path).all(-1)
@@ -42,7 +42,7 @@ def differ(out, ref):
 
 
 def pick(args, at):
-    """The same call for some of its requests."""
+    """Return the same call for some of its requests."""
     out = {}
     for name, x in args.items():
         out[name] = (
@@ -56,7 +56,7 @@ def pick(args, at):
 
 
 def visited_by_traversal(args):
-    """Nodes whose rows the reference asks for."""
+    """Return the nodes whose rows the reference reads."""
     module = importlib.import_module("specdec_kernels.reference.verify_tree")
     seen, target_of = [], module.target_of
 
@@ -68,14 +68,14 @@ def visited_by_traversal(args):
     try:
         for b in range(len(args["target_logits"])):
             seen.append([])
-            flat.call(sk.reference.verify_tree, **pick(args, slice(b, b + 1)))  # not an answer from before
+            flat.call(sk.reference.verify_tree, **pick(args, slice(b, b + 1)))  # not a result of an earlier call
     finally:
         module.target_of = target_of
     return seen
 
 
 def in_range(out, N, V):
-    """A path and tokens that can be, behind them padding."""
+    """Check that path and tokens are possible, with padding after them."""
     live = torch.arange(out.path.shape[1])[None] <= out.num_accepted[:, None]
     assert ((out.tokens >= 0) & (out.tokens < V))[live].all() and (out.tokens[~live] == -1).all()
     assert ((out.path >= 0) & (out.path < N))[live].all() and (out.path[~live] == -1).all()

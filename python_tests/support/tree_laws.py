@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows, drafts and comparisons for the exact laws of tree verification, the rule itself enumerated by
-reference.tree_law."""
+"""Rows, drafts and comparisons for exact distributions of tree verification. reference.tree_law enumerates the rule."""
 
 import numpy as np
 import torch
@@ -12,11 +11,11 @@ from specdec_kernels.reference.tree_law import iid_drafts
 
 EXACT = 1e-12
 ALL = ("kseq", "recursive", "recursive_without_replacement", "target_only", "traversal")
-MERGED = ("recursive_without_replacement", "target_only", "traversal")  # these see distinct children
+MERGED = ("recursive_without_replacement", "target_only", "traversal")  # these require distinct children
 
 GOLDEN = (np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.5, 0.3]))
-# After a rejection of 0 the golden pair's residual is one-hot, which hides every wrong residual. Here it is
-# r = (0, 1/6, 5/6): a second draft 1 is accepted with (1/6) / .35 = 10/21, a second draft 2 always.
+# After a rejection of 0 the golden pair's residual is one-hot, which hides wrong residuals. Here it is r = (0, 1/6,
+# 5/6): a second draft 1 is accepted with probability (1/6) / .35 = 10/21, a second draft 2 always.
 TELLING = (np.array([0.2, 0.4, 0.4]), np.array([0.5, 0.35, 0.15]))
 
 
@@ -25,7 +24,7 @@ def constant(row):
 
 
 def random_rows(seed, vocab, concentration=0.7):
-    """Rows that depend on the whole prefix."""
+    """Return rows that depend on the whole prefix."""
     table = {}
 
     def row(prefix):
@@ -37,7 +36,7 @@ def random_rows(seed, vocab, concentration=0.7):
 
 
 def with_zeros(row, keep):
-    """The same rows, a third of the tokens forbidden, but never all."""
+    """Return the same rows with p = 0 for a third of the tokens, but never for all."""
 
     def cut(prefix):
         r = row(prefix).copy()
@@ -57,13 +56,14 @@ def rows_of(kind, vocab):
 
 
 def error(law, p, length):
-    """The largest error of the completed joint law, the law's missing mass included. Lossless: 0 up to rounding."""
+    """Return the largest error of the completed joint distribution, its missing mass included. Lossless: 0 up to
+    rounding."""
     full, target = testing.complete_law(law, p, length), testing.enumerate_law(p, length)
     return max(max(abs(full.get(t, 0.0) - target.get(t, 0.0)) for t in {*full, *target}), abs(sum(law.values()) - 1))
 
 
 def first_token(law, vocab):
-    """The law of the first emitted token."""
+    """Return the distribution of the first emitted token."""
     out = np.zeros(vocab)
     for tokens, mass in law.items():
         out[tokens[0]] += mass
@@ -71,14 +71,13 @@ def first_token(law, vocab):
 
 
 def without_drafts(trees):
-    """The merged trees without the nodes that drafts pass through: what is left if one keeps only distinct children."""
+    """Return the merged trees without the nodes that drafts pass through: only distinct children are left."""
     for tree, probability in trees:
         yield Tree(tree.parents, tree.tokens), probability
 
 
 def grouped_trees(q, K, L):
-    """The mutant: equal drafts are tested one after the other (A, A, B for A, B, A), as merging with a count would
-    do."""
+    """The mutant tests equal drafts one after the other (A, A, B for A, B, A), as merging with a count would do."""
     for drafts, probability in iid_drafts(q, K, L):
         first = drafts[0].unique(dim=0, return_inverse=True)[1].tolist()
         rank = {x: first.index(x) for x in first}
@@ -103,7 +102,7 @@ def logits(row, at):
 
 
 def draws(backend, trees, p, q, method, seed=1, **rule):
-    """Tokens of requests whose trees are drawn with their probabilities."""
+    """Return tokens of requests whose trees are drawn with their probabilities."""
     n = N if backends.BACKENDS[backend].slower == 1 else 800
     trees = list(trees)
     rng = np.random.default_rng(seed)

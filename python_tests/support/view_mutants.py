@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources that see a row by other views, on the CPU, in CUDA and in Triton."""
+"""Mutants that apply wrong views to a row, on the CPU, in CUDA and in Triton."""
 
 import functools
 
@@ -11,7 +11,7 @@ TRITON_RULE = "core/views.py"
 
 
 def seen(op, backend, like="", calls=60):
-    """Calls are those on rows written out."""
+    """Check that calls with views equal those on rows with the views already applied."""
     assert backends.there(backend, viewed.compared, op, like, calls)[0] == []
 
 
@@ -29,7 +29,7 @@ def in_triton(test, calls=20):
 LATE = "const int64_t i = parents ? n : n - 1;", "const int64_t i = n;"
 NO_WINDOW = "int64_t at = penalised ? position : 0; at > 0", "int64_t at = 0; at > 0"
 ALL_OF_ONE = "return row ? row[b] : b;", "return 0;"
-NATIVE = {  # name: (backends, [(file, what it says, what the mutant says)], the test that fails)
+NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test that fails)
     "a window that begins a draft late": (["avx2", "cuda"], [(WINDOW, *LATE)], chains),
     "a window of another branch": (
         ["avx2", "cuda"],
@@ -66,7 +66,11 @@ NATIVE = {  # name: (backends, [(file, what it says, what the mutant says)], the
         [("binding/penalties.h", "values_at_hand(op) ? present.of(N) : 0", "present.of(N)")],
         chains,
     ),
-    "entries out of order": (["cuda"], [(CUDA, "put(j + place_in(loose.fresh, fresh, v), v, v <", "put(j, v, v <")], chains),
+    "entries out of order": (
+        ["cuda"],
+        [(CUDA, "put(j + place_in(loose.fresh, fresh, v), v, v <", "put(j, v, v <")],
+        chains,
+    ),
     "a bias after the penalties": (
         ["avx2"],
         [(CPU, "  e -= begin;\n  if (changes.bias) {",
@@ -122,7 +126,7 @@ NATIVE = {  # name: (backends, [(file, what it says, what the mutant says)], the
     ),
 }  # fmt: skip
 
-TRITON = {  # name: (file, what it says, what the mutant says, the test that fails)
+TRITON = {  # name: (file, its text, the mutant's text, the test that fails)
     "committed counts on every row": (
         TRITON_RULE,
         "return row | ((position + views.drafted).to(tl.int64) << 32)",
@@ -133,7 +137,7 @@ TRITON = {  # name: (file, what it says, what the mutant says, the test that fai
         TRITON_RULE,
         "return tl.where((parent > 0) & (parent < position), parent, 0)",
         "return position - 1",
-        in_triton(trees, 100),  # most are by a rule, which Triton does not serve
+        in_triton(trees, 100),  # most have a rule, which Triton does not support
     ),
     "the presence of a prompt's tokens": (
         TRITON_RULE,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts that are cut before verification: models, the reasons to cut, and the law of the text."""
+"""Drafts that are cut before verification: models, the reasons to cut, and the distribution of the text."""
 
 import torch
 from support import vllm_stub
@@ -7,19 +7,19 @@ from support import vllm_stub
 from specdec_kernels import testing
 
 V, K = 5, 3
-B = 25_000  # steps of a law
-LEAVES = 1  # an id that the model knows as its stop id
+B = 25_000  # steps of a distribution
+LEAVES = 1  # an id that the model has as its stop id
 KEPT_SET = torch.tensor([True, False, True, True, False])
 
 
 def target_rows(generator):
-    """The target's row after each token, and which ids a grammar allows there: 2 to 4 of 5."""
+    """Return the target's row after each token, and the ids that a grammar allows there: 2 to 4 of 5."""
     allowed = torch.rand(V, V, generator=generator).argsort(1) < torch.randint(2, V, (V, 1), generator=generator)
     return torch.randn(V, V, generator=generator), allowed
 
 
 class World:
-    """Models whose next row depends on the last token alone; the text before is token 0."""
+    """Models whose next row depends on the last token only. The text before is token 0."""
 
     def __init__(self, seed=1):
         generator = torch.Generator().manual_seed(seed)
@@ -35,17 +35,17 @@ class World:
 
 
 def before(tokens):
-    """The token before each: [B, n]."""
+    """Return the token before each: [B, n]."""
     return torch.cat([torch.zeros(len(tokens), 1, dtype=torch.int64), tokens[:, :-1]], 1)
 
 
 def leading(ok):
-    """How many of each row are true before the first that is not."""
+    """Return how many entries of each row are true before the first false one."""
     return ok.to(torch.int64).cumprod(1).sum(1)
 
 
-# name: (whether a grammar masks the target's rows, whether the cut depends on the id cut away,
-#        the number of drafts kept [B] of tokens [B, K])
+# name: (whether a grammar masks the target's rows, whether the cut depends on the id that is cut away, the number of
+# drafts kept [B] of tokens [B, K])
 CUTS = {
     "grammar": (True, True, lambda w, x: leading(w.allowed[before(x), x])),
     "grammar and budget": (
@@ -64,13 +64,13 @@ CUTS = {
     "another's draft": (
         True,
         False,
-        lambda w, x: leading(w.allowed[before(x), x]).roll(1).clamp(max=K),  # of the request before in the batch
+        lambda w, x: leading(w.allowed[before(x), x]).roll(1).clamp(max=K),  # of the previous request in the batch
     ),
 }
 
 
 def drawn(world, B, generator):
-    """Drafts [B, K] and their rows of logits [B, K, V]."""
+    """Return drafts [B, K] and their rows of logits [B, K, V]."""
     tokens, last = [], torch.zeros(B, dtype=torch.int64)
     for _ in range(K):
         last = torch.multinomial(world.q[last], 1, generator=generator)[:, 0]
@@ -80,8 +80,8 @@ def drawn(world, B, generator):
 
 
 def runner_of(world, tokens, rows, scheduled, method="standard", **sampling):
-    """The runner, the token before each of its rows of logits, and its metadata, in a step with so many drafts of each
-    request."""
+    """Return the runner, the token before each of its rows of logits, and its metadata, in a step with this many drafts
+    per request."""
     B = len(tokens)
     sampler, drafter = vllm_stub.rejection_sampler(method), vllm_stub.proposer(method)
     drafter.specdec = type("Drafting", (), {"logits": True})
@@ -95,7 +95,7 @@ def runner_of(world, tokens, rows, scheduled, method="standard", **sampling):
 
 
 def compared(out, p, length=K + 1):
-    """Texts completed to `length` tokens by p [V, V], against their joint law."""
+    """Compare texts, completed to `length` tokens by p [V, V], with their joint distribution."""
     model = lambda t: p[t[-1] if t else 0]
     return testing.check_tokens(
         testing.complete_tokens(out, model, length, seed=4), testing.enumerate_law(model, length)

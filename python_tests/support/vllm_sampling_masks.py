@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that filters have cut, and what a sampling mask of vLLM's V2 model runner says of them."""
+"""Filtered rows, and vLLM's sampling masks of them in its V2 model runner."""
 
 import numpy as np
 import torch
 
 
 def step(V, K, seed=0):
-    """Rows that filters have cut, of requests with up to K drafts; how many tokens each emitted."""
+    """Return filtered rows of requests with up to K drafts, and the number of tokens that each emitted."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(0, K + 1, (9,), generator=generator)
     cu = torch.cat([torch.zeros(1), (lengths + 1).cumsum(0)]).to(torch.int32)
@@ -19,7 +19,7 @@ def step(V, K, seed=0):
 
 
 def kept(mask, b, i):
-    """The ids that request b's row i kept, as vLLM reads a mask; and by its bits."""
+    """Return the ids that row i of request b kept, as vLLM reads a mask, and by its bits."""
     row = b * mask.rows_per_request + i
     n = int(mask.counts[row])
     bits = np.unpackbits(mask.packed_mask[row].numpy(), count=mask.vocab_size, bitorder="little")
@@ -28,6 +28,6 @@ def kept(mask, b, i):
 
 
 def lists(mask):
-    """What a mask holds of the tokens that were emitted."""
+    """Return the contents of a mask for the tokens that were emitted."""
     sampled = step(37, 3)[2].tolist()
     return tuple(kept(mask, b, i)[0] for b, n in enumerate(sampled) for i in range(n))

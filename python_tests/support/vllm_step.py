@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step under vLLM's plugin: drafts, rows, what is emitted, and its law."""
+"""A step under vLLM's plugin: drafts, rows, emitted tokens, and their distribution."""
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ def never(*args, **kwargs):
 
 
 def law(z, temperature, top_k, top_p):
-    """A row's law by its definition: the top_k largest, of them the fewest whose mass reaches top_p."""
+    """Return a row's distribution by definition: the top_k largest, of these the fewest whose mass reaches top_p."""
     p = np.exp(np.asarray(z, dtype=np.float64) / temperature)
     order = np.argsort(-p)
     p[order[top_k:]] = 0
@@ -28,9 +28,9 @@ def law(z, temperature, top_k, top_p):
 
 
 def step(target, drafter, B, start, seeds=None, method="standard", parameters=PARAMETERS):
-    """One step of B requests whose next row depends on the last token alone: tokens [B, G+1].
+    """Run one step of B requests whose next row depends on the last token only. Return tokens [B, G+1].
 
-    target, drafter [V, V]: the row behind each token; start [B]: each request's position.
+    target, drafter [V, V]: the row after each token; start [B]: each request's position.
     """
     sampling = vllm_stub.sampling(B, seeds=seeds, **parameters)
     proposer, sampler = vllm_stub.proposer(method), vllm_stub.rejection_sampler(method)
@@ -62,13 +62,13 @@ def tables(seed):
 
 
 def chi_square_of_a_step(method="standard", B=40_000, parameters=PARAMETERS, law=law):
-    """What B steps emit against the law of a step by enumeration."""
+    """Compare the tokens of B steps with the distribution of a step by enumeration."""
     target, drafter = tables(1)
     p = [law(row, **parameters) for row in target]
     q = [law(row, **parameters) for row in drafter]
     behind = lambda prefix: prefix[-1] if prefix else 0
     ours = {"standard": "token", "block": "block"}[method]
     wanted = chain_law(lambda t: p[behind(t)], lambda t: q[behind(t)], G, method=ours)
-    seeds = {b: 7 * b for b in range(0, B, 2)}  # of the others each call has a seed of its own
+    seeds = {b: 7 * b for b in range(0, B, 2)}  # in the others each call has its own seed
     tokens = step(target, drafter, B, torch.arange(B), seeds, method, parameters)
     return testing.check_tokens(tokens, wanted)

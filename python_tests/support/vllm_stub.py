@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the plugin touches of vLLM, made by hand after vLLM 0.32: enough to draft and verify a batch without it."""
+"""The parts of vLLM that the plugin uses, written by hand after vLLM 0.32: enough to draft and verify a batch without
+it."""
 
 import sys
 from collections import namedtuple
@@ -15,7 +16,7 @@ Logprobs = namedtuple("Logprobs", "ids logprobs ranks cu_num cu_num_tensor", def
 
 
 def metadata(num_draft, drafts):
-    """SpecDecodeMetadata: ids [D] of requests with so many drafts each, and where their rows [D+B] lie."""
+    """SpecDecodeMetadata: ids [D] of requests with this many drafts each, and the positions of their rows [D+B]."""
     sampled = torch.tensor(num_draft, dtype=torch.int32) + 1
     ends = sampled.cumsum(0, dtype=torch.int32)
     bonus = torch.zeros(int(ends[-1]), dtype=torch.bool).index_fill(0, (ends - 1).long(), True)
@@ -32,7 +33,8 @@ def metadata(num_draft, drafts):
 
 
 def sampling(B, temperature=1.0, top_k=None, top_p=None, seeds=None, min_p=0.0, **other):
-    """SamplingMetadata of B requests that sample, with vLLM's processors, idle but for min-p where it is given."""
+    """SamplingMetadata of B requests that sample, with vLLM's processors. They are idle, except for min-p if it is
+    given."""
     generators = {b: torch.Generator().manual_seed(seed) for b, seed in (seeds or {}).items()}
     idle = SimpleNamespace(
         argmax_invariant=[SimpleNamespace(min_p_count=B if min_p else 0, min_p=torch.full((B, 1), min_p))],
@@ -60,7 +62,7 @@ def sampling(B, temperature=1.0, top_k=None, top_p=None, seeds=None, min_p=0.0, 
 
 
 def rejection_sampler(method="standard"):
-    """RejectionSampler, as `verify.made` leaves it."""
+    """RejectionSampler as `verify.made` leaves it."""
     return SimpleNamespace(
         is_processed_logprobs_mode=False,
         is_logits_logprobs_mode=False,
@@ -79,8 +81,8 @@ def proposer(method="standard"):
 
 
 def runner(sampler, drafter, positions, sampling_metadata, tokens=None, rows=None):
-    """GPUModelRunner in a step: the positions of the scheduled tokens, here those of the rows; and what the drafter
-    made in the step before, tokens [B, K] and their rows [B, K, V]."""
+    """GPUModelRunner in a step: the positions of the scheduled tokens (here, of the rows), and the output of the
+    drafter in the step before, tokens [B, K] and their rows [B, K, V]."""
     requests = [f"request {b}" for b in range(sampling_metadata.temperature.size(0))]
     return SimpleNamespace(
         rejection_sampler=sampler,
@@ -97,13 +99,13 @@ def runner(sampler, drafter, positions, sampling_metadata, tokens=None, rows=Non
 
 
 def step(metadata, offset, kind="logits"):
-    """What the plugin's rejection sampler is told of a step in which nothing was cut; draft i has row i."""
+    """Return the arguments of the plugin's rejection sampler in a step in which nothing was cut. Draft i has row i."""
     drafts = cut.Drafts(metadata, None, torch.arange(metadata.draft_token_ids.size(0)))
     return verify.Step(offset, kind, metadata, drafts, np.zeros(len(metadata.num_draft_tokens), dtype=bool))
 
 
 def sample(runner, logits, spec_decode_metadata):
-    """GPUModelRunner._sample, with the plugin's functions; of a step that is left to vLLM's sampler None."""
+    """GPUModelRunner._sample with the plugin's functions. Returns None for a step that is left to vLLM's sampler."""
 
     def upstream(self, logits, metadata):
         if metadata is None:
@@ -119,8 +121,8 @@ def sampling_of(runner):
 
 
 def own_forward(self, metadata, draft_probs, logits, sampling_metadata):
-    """RejectionSampler.forward as vLLM has it: bonus tokens drawn first, rows scaled, then rejection_sample; without
-    filters or processors. Each token's row number stands for its logprobs."""
+    """RejectionSampler.forward as in vLLM: draws bonus tokens first, scales the rows, then calls rejection_sample,
+    without filters or processors. Each token's row number stands for its logprobs."""
     B, ends = len(metadata.num_draft_tokens), metadata.cu_num_sampled_tokens
     counts = torch.tensor(metadata.num_draft_tokens)
     scaled = logits.double() / sampling_metadata.temperature.repeat_interleave(counts + 1)[:, None]
@@ -144,7 +146,7 @@ def own_forward(self, metadata, draft_probs, logits, sampling_metadata):
 
 
 def modules(monkeypatch):
-    """The classes that the plugin makes: vLLM's SamplerOutput and SpecDecodeMetadata."""
+    """Put stubs of vLLM's modules into sys.modules, with the classes that the plugin makes."""
     for name in ("vllm", "vllm.v1", "vllm.v1.outputs", "vllm.v1.spec_decode", "vllm.v1.spec_decode.metadata"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     sys.modules["vllm.v1.outputs"].SamplerOutput = SimpleNamespace

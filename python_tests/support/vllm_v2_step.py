@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of a step of vLLM's V2 model runner, whose rows lie by slot."""
+"""The arguments of a step of vLLM's V2 model runner, whose rows are indexed by slot."""
 
 import torch
 
@@ -14,15 +14,17 @@ METHODS = {
 
 
 def tables():
-    """The row behind each token, of the target and of the draft."""
+    """Return the row after each token, of the target and of the draft."""
     generator = torch.Generator().manual_seed(1)
     return torch.randn(V, V, generator=generator), torch.randn(V, V, generator=generator)
 
 
 def step(B, one_hot=False, greedy=False, lengths=None, temperature=0.8, seed=1):
-    """vLLM's arguments of one step: drafts drawn from rows by slot, the target's rows scaled; a token of 0 came before.
+    """Return vLLM's arguments of one step: drafts drawn from rows by slot, and the target's scaled rows. A token 0 came
+    before.
 
-    Slots that no request has, and columns behind a draft's end, hold NaN."""
+    Slots without a request, and columns after a draft's end, hold NaN.
+    """
     generator = torch.Generator().manual_seed(seed)
     target, drafter = tables()
     lengths = torch.full((B,), K) if lengths is None else lengths

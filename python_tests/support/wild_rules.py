@@ -11,7 +11,7 @@ from specdec_kernels.reference import uniforms
 
 
 def by(verify, **how):
-    """A verify_chain as a verifier of steps."""
+    """Return verify_chain as a verifier of steps."""
 
     def go(step):
         draft = None if step.one_hot else step.draft_logits
@@ -26,28 +26,28 @@ block = by(sk.verify_chain, method="block")
 
 
 class ResidualIsP(Plain):
-    """Of a one-hot draft: accepted with p(d), and drawn from p with d in it."""
+    """A one-hot draft is accepted with probability p(d), but the final draw is from p with d in it."""
 
     def residual(self, p, q):
         return p
 
 
 class OneUniformTwice(Plain):
-    """The final draw uses the number of the test that rejected."""
+    """The final draw reuses the number of the rejecting test."""
 
     def final_uniform(self, uniforms, n):
         return uniforms.gather(1, n.clamp(max=uniforms.shape[1] - 1)[:, None])[:, 0]
 
 
 class ZeroAccepts(Plain):
-    """u q <= p: where p(d) is 0, and u q rounds to 0, the draft is accepted. u has 4 bits, so that this is seen."""
+    """Accepts if u q <= p: if p(d) = 0 and u q rounds to 0, the draft is accepted. u has 4 bits, so that this shows."""
 
     def accept(self, u, q, p):
         return (u * 16).floor() / 16 * q <= p
 
 
 def cut(step, at):
-    """The right rule after the drafts were cut at the first position where `at` holds."""
+    """Return the right rule after drafts were cut at the first position where `at` holds."""
     ended = at.long().cumsum(1) > 0
     return right(step._replace(draft_tokens=step.draft_tokens.masked_fill(ended, -1)))
 
@@ -57,30 +57,30 @@ def of_drafts(rows, step):
 
 
 def cut_where_forbidden(step):
-    """A draft is cut at an id that the target forbids, and verified as if it had been shorter."""
+    """A draft is cut at an id that the target rules out, and verified as if it were shorter."""
     return cut(step, of_drafts(step.target_probs, step) == 0)
 
 
 def cut_by_own_probability(step):
-    """A draft is cut at a token of small q, which depends on the drawn token."""
+    """A draft is cut at a token with small q, so the cut depends on the drawn token."""
     return cut(step, of_drafts(step.draft_probs, step) < 0.25)
 
 
 def two_largest(step):
-    """The two largest logits are accepted if z2 / z1 > .9: not a function of the distribution."""
+    """Accepts the two largest logits if z2 / z1 > .9, which is not a function of the distribution."""
     z = step.target_logits[:, :-1]
     best = z.topk(2).values
     near = (of_drafts(z, step) >= best[..., 1]) & (best[..., 1] / best[..., 0] > 0.9)
     tokens = right(step)
-    row, i = torch.arange(len(tokens)), (tokens >= 0).sum(1) - 1  # where it stopped
+    row, i = torch.arange(len(tokens)), (tokens >= 0).sum(1) - 1  # the position at which it stopped
     again = near[row, i.clamp(max=near.shape[1] - 1)] & (i < near.shape[1])
     tokens[row[again], i[again]] = step.draft_tokens[row[again], i[again]]
     return tokens
 
 
 def uncapped_block(step):
-    """The "hierarchical" block verification as its authors coded it: the last test takes the ratio of all drafts, which
-    the tests before it cap at 1 draft by draft."""
+    """The "hierarchical" block verification as its authors coded it. The last test uses the ratio of all drafts, which
+    the earlier tests cap at 1 after each draft."""
     p, q = step.target_probs.double(), step.draft_probs.double()
     n, G = step.draft_tokens.shape
     u = torch.from_numpy(np.random.default_rng(int(step.seed[0])).random((n, G + 1)))
@@ -114,7 +114,7 @@ def at_another_temperature(logits, seed, position):
 
 
 def in_bfloat16(logits, seed, position):
-    """q is reported in float32, and the edges of its CDF are bfloat16 where it is drawn from."""
+    """The reported q is float32, but the CDF that the draft is drawn from has bfloat16 edges."""
     edges = logits.softmax(-1).cumsum(-1).bfloat16().double()
     w = edges.diff(prepend=torch.zeros(len(logits), 1, dtype=torch.float64))
     return inverse_cdf(w, uniforms(seed % 1009, seed // 1009, position + 1, sk.DOMAIN_DRAFT)[:, position])
@@ -131,7 +131,7 @@ def numbers_of_the_final_draw(logits, seed, position):
 
 
 def siblings_against_one_p(p, q):
-    """Two siblings are tested against the same p, and the residual is taken once at the end."""
+    """Two siblings are tested against the same p, and the residual is computed once at the end."""
 
     def draw(seeds):
         rng = np.random.default_rng(int(seeds[0]))
@@ -145,7 +145,8 @@ def siblings_against_one_p(p, q):
 
 
 def few_siblings_recorded(V, tried, recorded):
-    """Siblings 0 .. tried-1 are tested against a uniform p; only the first `recorded` leave the residual."""
+    """Siblings 0 .. tried-1 are tested against a uniform p, but only the first `recorded` are removed from the
+    residual."""
 
     def draw(seeds):
         rng = np.random.default_rng(int(seeds[0]))
@@ -156,7 +157,7 @@ def few_siblings_recorded(V, tried, recorded):
 
 
 def another_coin_for_the_residual(p, cut, q):
-    """A filter that a coin switches on for each token, the coin tossed again for the residual."""
+    """A random coin switches a filter on for each token. The coin is tossed again for the residual."""
 
     def draw(seeds):
         rng, n = np.random.default_rng(int(seeds[0])), len(seeds)

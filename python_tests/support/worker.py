@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process in which torch.ops.specdec.* is another backend's: one that replaces the CPU's ops, or that lives on a GPU.
+"""A process in which torch.ops.specdec.* is another backend's: one that replaces the CPU's ops, or that uses a GPU.
 
-`Worker(name, environment, device).call(function, *args)` runs a module-level function there. Tensors travel as their
-storage with its strides and offset, so that a row which is not aligned here is not aligned there; they arrive on the
-worker's device; what a function makes there, it puts there by here(). Exceptions come back as themselves. A worker that
-dies or hangs, or whose GPU met an error, takes its test along, and the next test gets a fresh one.
+`Worker(name, environment, device).call(function, *args)` runs a module-level function there. Tensors are sent as their
+storage with strides and offset, so that an unaligned row stays unaligned, and arrive on the worker's device. A function
+puts tensors that it makes itself on the device by here(). Exceptions are raised unchanged in the caller. If a worker
+dies or hangs, or its GPU reports an error, its test fails, and the next test gets a new one.
 """
 
 import contextlib
@@ -22,10 +22,10 @@ import torch
 from support import interpreter, specialisations
 from support.paths import PYTHONPATH, TESTS
 
-TIMEOUT = 600.0  # seconds for one call; the first may have to compile
-LARGEST = 1 << 30  # bytes of one storage: what is larger must be made in the worker
+TIMEOUT = 600.0  # seconds of one call; the first may have to compile
+LARGEST = 1 << 30  # bytes of one storage; larger tensors must be made in the worker
 
-device = "cpu"  # where tensors that arrive in this process are put
+device = "cpu"  # the device of tensors that arrive in this process
 
 
 def _rebuild(raw, dtype, size, stride, offset):
@@ -60,7 +60,7 @@ class Worker:
         self.pipe, theirs = Pipe()
         command = [sys.executable, "-m", "support.worker", name, device, str(theirs.fileno())]
         environment = os.environ | environment
-        # The package of this tree, unless somebody names another.
+        # The package of this tree, unless another is named.
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), PYTHONPATH]))
         self.process = subprocess.Popen(command, cwd=TESTS, env=environment, pass_fds=[theirs.fileno()])
         theirs.close()
@@ -79,7 +79,7 @@ class Worker:
             code = self.process.wait()
             raise ChildProcessError(f"{self.name}: the worker died in {function.__name__}, exit code {code}") from None
         if not returned:
-            if isinstance(result, torch.AcceleratorError):  # after which every call of that process fails
+            if isinstance(result, torch.AcceleratorError):  # after this, every call of that process fails
                 self.process.kill()
                 self.process.wait()
             raise result
@@ -88,7 +88,7 @@ class Worker:
 
 @contextlib.contextmanager
 def renewed(name, environment):
-    """A function that gives a worker: always the same, until what it was asked ends it."""
+    """Return a function that returns the same worker until a call ends it, then a new one."""
     made = []
 
     def worker():
@@ -105,7 +105,7 @@ def renewed(name, environment):
 
 
 def here(x):
-    """What a test makes in this process, on its device, as if it had come from the other one."""
+    """Move what a test makes in this process to its device, as if it had been sent from the other one."""
     return x if device == "cpu" else pickle.loads(_dumps(x))
 
 
@@ -116,16 +116,16 @@ def _answer(request):
         if device == "cuda":
             torch.cuda.synchronize()  # an error of a kernel belongs to the call that launched it
         return _dumps((True, result))
-    except BaseException as error:  # whatever it is, it belongs to the test, which prints what is written here
+    except BaseException as error:  # any error belongs to the test, which prints what is written here
         traceback.print_exception(error)
         try:
             return _dumps((False, error))
-        except Exception:  # it does not pickle
+        except Exception:  # it cannot be pickled
             return _dumps((False, RuntimeError(f"{type(error).__name__}: {error}")))
 
 
 def specialisations_run():
-    """What this process's simulated device has run, as specialisations.merge() takes it."""
+    """Return what this process's simulated device has run, for specialisations.merge()."""
     if "SPECDEC_CUDA_ON_CPU" in os.environ:
         from tools.cuda_on_cpu.build import CSRC, load
 
@@ -134,7 +134,7 @@ def specialisations_run():
 
 
 def serve(name, where, descriptor):
-    """Answers calls until the other side is gone."""
+    """Serve calls until the other side is gone."""
     global device
     faulthandler.enable()
     torch.set_num_threads(1)
@@ -158,6 +158,6 @@ def serve(name, where, descriptor):
 
 
 if __name__ == "__main__":
-    from support import worker  # the module that pickles name, not __main__
+    from support import worker  # pickles must name this module, not __main__
 
     worker.serve(sys.argv[1], sys.argv[2], int(sys.argv[3]))

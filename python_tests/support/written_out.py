@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A view of rows that negates the logits of odd ids: rows written out as it would see them, and what ops answer."""
+"""A view of rows that negates the logits of odd ids: rows with the view applied, and the ops' results for them."""
 
 import torch
 from support import backends
@@ -11,7 +11,7 @@ from tools.record import digest
 
 
 def negated(x):
-    """Rows [..., V] that lie as x does, in memory of their own."""
+    """Return rows [..., V] with the layout of x, in their own memory."""
     y = x.new_empty(0).set_(x.untyped_storage().clone(), x.storage_offset(), x.size(), x.stride())
     once = y[tuple(slice(0, 1) if step == 0 else slice(None) for step in y.stride())]
     once[..., 1::2].neg_()
@@ -19,7 +19,7 @@ def negated(x):
 
 
 def written_out(op, arguments):
-    """The arguments of a public function, with its rows as the view sees them."""
+    """Return the arguments of a public function, with the view applied to its rows."""
     rows = {*sides(op), *(x.public for x in TABLE[op] if x.type.startswith("rows"))}
 
     def seen(x):
@@ -31,7 +31,7 @@ def written_out(op, arguments):
 
 
 def answers(backend, calls, view):
-    """Of each (op, arguments) every bit; `view`: of rows written out."""
+    """Return every bit of the results for each (op, arguments). view: with the view applied to rows."""
     return backends.there(backend, answers_here, backend, calls, view)
 
 

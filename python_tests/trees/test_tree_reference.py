@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact joint laws of the tree rules, and the combinations of draft and rule that must not be lossless."""
+"""Exact joint distributions of the tree rules, and combinations of draft and rule that must not be lossless."""
 
 import itertools
 import math
@@ -43,14 +43,14 @@ def test_forbidden_tokens_and_equal_laws(method, kind):
     law = mixed(iid_trees(q, 2, 2), p, q, method)
     assert error(law, p, 3) < EXACT
     if kind == "equal" and method != "target_only":
-        assert expected_length(law) == pytest.approx(3, abs=EXACT)  # the first draft is accepted whole
+        assert expected_length(law) == pytest.approx(3, abs=EXACT)  # the first draft is accepted as a whole
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("method", ALL)
 @pytest.mark.slow
 def test_independent_children_kept_apart(method):
-    """Duplicates are nodes of their own: tested in node order, or skipped where siblings must be distinct."""
+    """Duplicates are separate nodes: tested in node order, or skipped if siblings must be distinct."""
     p, q = rows_of("random", 3)
     assert error(mixed(separate_trees(q, 2, 2), p, q, method), p, 3) < EXACT
     assert error(mixed(separate_trees(q, 3, 1), p, q, method), p, 2) < EXACT
@@ -66,16 +66,16 @@ def test_children_without_replacement(method, kind):
 
 @pytest.mark.parametrize("method", ["recursive", "recursive_without_replacement", "target_only", "traversal"])
 def test_one_hot_drafts(method):
-    """A tree of any making, every node a one-hot draft (no q at all)."""
+    """A tree from any source, with every node a one-hot draft (no q at all)."""
     p = random_rows(1, 4)
     tree = plain_tree([-1, 0, 0, 1, 1, 2], [-1, 0, 2, 3, 1, 2])
     assert error(one_tree_law(tree, p, None, method), p, 3) < EXACT
 
 
 def test_a_looked_up_branch_beside_drawn_ones():
-    """Draft 0 is looked up (one-hot nodes), two more are drawn: merged in order of first appearance, verified without
-    replacement, each node against the law it came from. Tested as drafts, the merged node would need two laws:
-    biased."""
+    """Draft 0 is looked up (one-hot nodes) and two more are drawn. They are merged in order of first appearance and
+    verified without replacement, each node against the distribution that it came from. Verified as drafts, the merged
+    node would need two distributions, which is biased."""
     p, q = rows_of("random", 3)
 
     def law(method):
@@ -99,7 +99,7 @@ def test_target_only_is_lossless_on_top_k_trees():
     assert error(law, p, 3) < EXACT
     paths = [(a,) for a in top[0]] + [
         (a, b) for i, a in enumerate(top[0]) for b in top[1 + i]
-    ]  # a node is accepted with its p
+    ]  # a node is accepted with probability p
     accepted = sum(math.prod(p(t[:i])[t[i]] for i in range(len(t))) for t in paths)
     assert expected_length(law) == pytest.approx(1 + accepted, abs=EXACT)
 
@@ -126,7 +126,7 @@ def test_recursive_on_a_chain_is_token_level_verification():
 
 
 def test_no_uniform_is_asked_twice():
-    """Independence of the tests: each decision of a walk has a column of its own. (target_only: one coin a parent.)"""
+    """The tests are independent: each decision of a walk has its own column (target_only: one per parent)."""
     p, q = rows_of("random", 3)
     for method in ("kseq", "recursive", "recursive_without_replacement", "traversal"):
         for tree, _ in itertools.islice(iid_trees(q, 3, 2), 0, 729, 41):
@@ -139,8 +139,8 @@ def test_no_uniform_is_asked_twice():
 
 
 def test_merged_drafts_verified_as_independent_ones_are_biased():
-    """K = 2: 0 is rejected (.5 * .6 = .3) and drawn again (.5): the second test is lost, and token 1 gets 1/6 of it,
-    not 0."""
+    """K = 2: 0 is rejected (.5 * .6 = .3) and drawn again (.5). The second test is lost, and token 1 gets 1/6 of it
+    instead of 0."""
     p, q = map(constant, TELLING)
     law = mixed(tree_laws.without_drafts(iid_trees(q, 2, 1)), p, q, "recursive")
     assert first_token(law, 3) == pytest.approx([0.2, 0.425, 0.375], abs=EXACT)
@@ -148,7 +148,7 @@ def test_merged_drafts_verified_as_independent_ones_are_biased():
 
 
 def test_distinct_drafts_verified_as_independent_ones_are_biased():
-    """K = 2: behind a rejected 0 (.3) comes 1 (.7, accepted with 10/21) or 2: token 1 gets .35 + .1."""
+    """K = 2: after a rejected 0 (.3) comes 1 (.7, accepted with 10/21) or 2. Token 1 gets .35 + .1."""
     p, q = map(constant, TELLING)
     assert first_token(mixed(distinct_trees(q, [2]), p, q, "recursive"), 3) == pytest.approx(
         [0.2, 0.45, 0.35], abs=EXACT
@@ -157,8 +157,8 @@ def test_distinct_drafts_verified_as_independent_ones_are_biased():
 
 
 def test_a_top_k_tree_verified_by_q_is_biased():
-    """Children 0, 1 for sure: 0 is accepted with .4, then 1 with 10/21; without replacement 1 is tested against q = .7:
-    5/21."""
+    """Children 0 and 1 for sure: 0 is accepted with .4, then 1 with 10/21. Without replacement 1 is tested against q =
+    .7: 5/21."""
     p, q = map(constant, TELLING)
     tree = plain_tree([-1, 0, 0], [-1, 0, 1])
     assert first_token(one_tree_law(tree, p, q, "recursive"), 3) == pytest.approx(
@@ -171,7 +171,7 @@ def test_a_top_k_tree_verified_by_q_is_biased():
 
 
 def test_merged_order_is_biased_for_recursive_rejection():
-    """Only 0, 1, 0 tells: in draft order 1 is accepted with 10/21, behind two zeros never. .5^2 * .35 * .6 * 10/21 =
+    """Only 0, 1, 0 shows it: in draft order 1 is accepted with 10/21, after two zeros never. .5^2 * .35 * .6 * 10/21 =
     .025."""
     p, q = map(constant, TELLING)
     law = mixed(tree_laws.grouped_trees(q, 3, 1), p, q, "recursive")
@@ -180,8 +180,8 @@ def test_merged_order_is_biased_for_recursive_rejection():
 
 @pytest.mark.slow
 def test_merged_order_is_biased_for_kseq():
-    """p = (.5, .3, .2), q = (.2, .5, .3), k = 3: a draft x is accepted with a_x = min(1, p / (rho q)). For A, B, A
-    turned into A, A, B, token B loses a_B a_A (1 - a_A) of q_A^2 q_B."""
+    """p = (.5, .3, .2), q = (.2, .5, .3), k = 3: a draft x is accepted with a_x = min(1, p / (rho q)). If A, B, A
+    becomes A, A, B, token B loses a_B a_A (1 - a_A) of q_A^2 q_B."""
     P, Q = GOLDEN
     p, q = map(constant, GOLDEN)
     a = np.minimum(1, P / (1.792593028269 * Q))
@@ -196,7 +196,7 @@ def test_merged_order_is_biased_for_kseq():
 
 
 def test_the_golden_pair_alone_would_not_tell():
-    """Why TELLING is there: on the golden pair recursive rejection looks lossless with either wrong draft."""
+    """The reason for TELLING: on the golden pair recursive rejection looks lossless with either wrong draft."""
     p, q = map(constant, GOLDEN)
     assert error(mixed(tree_laws.without_drafts(iid_trees(q, 2, 1)), p, q, "recursive"), p, 2) < EXACT
     assert error(mixed(distinct_trees(q, [2]), p, q, "recursive"), p, 2) < EXACT

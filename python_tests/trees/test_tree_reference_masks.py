@@ -40,7 +40,7 @@ def test_build_tree_invariants():
         for i, j in itertools.combinations(real, 2):
             assert parents[i] != parents[j] or firsts[i] < firsts[j]  # siblings in order of first appearance
         assert tree.multiplicity[b, 1 : len(real) + 1].tolist() == [int((nodes == i).sum()) for i in real]
-        assert torch.equal(nodes[:, :2], whole.draft_nodes[b])  # more levels renumber nothing
+        assert torch.equal(nodes[:, :2], whole.draft_nodes[b])  # more levels change no numbers
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 3), (2, 0, 3), (2, 3, 0)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Golden numbers and bounds of K-SEQ, recursive rejection, the optimal transport and traversal verification."""
+"""Golden numbers and bounds of K-SEQ, recursive rejection, optimal transport and traversal verification."""
 
 import itertools
 import math
@@ -50,7 +50,8 @@ def test_kseq_rho_degenerate_pairs():
 
 
 def test_kseq_rho_is_the_smallest_valid_rho():
-    """The residual at rho is nowhere negative (c <= rho), a hair below it is; and no lossless rule does much better."""
+    """The residual at rho is nowhere negative (c <= rho), and slightly below rho it is. No lossless rule does much
+    better."""
     rng = np.random.default_rng(5)
     below = 0
     for _ in range(400):
@@ -72,7 +73,7 @@ def test_kseq_rho_is_the_smallest_valid_rho():
             below += f(rho - 1e-6) > 0
         best = theory.optimal_acceptance(tensor(p), tensor(q), k).item()
         assert theory.kseq_guarantee(k) * best - 1e-12 <= p_acc <= best + 1e-12
-    assert below > 200  # the bound from below was tested, not skipped
+    assert below > 200  # the lower bound was tested, not skipped
 
 
 def test_one_step_acceptance_golden():
@@ -97,8 +98,8 @@ def test_closed_forms_of_one_step(method, k):
 
 @pytest.mark.slow
 def test_drawn_estimate_of_distinct_drafts():
-    """Against the enumeration, within five standard errors: a draw's chance lies in [0, 1], so its deviation is at most
-    1/2."""
+    """Against the enumeration, within five standard errors: the chance of a draw lies in [0, 1], so its deviation is at
+    most 1/2."""
     p, q = (
         tensor(*(rows_of("random", 6)[0]((i,)) for i in range(4))),
         tensor(*(rows_of("random", 6)[1]((i,)) for i in range(4))),
@@ -111,7 +112,7 @@ def test_drawn_estimate_of_distinct_drafts():
 
 
 def test_optimal_acceptance_is_the_minimum_cut():
-    """1 + min over every H of p(H) - Pr[all drafts in H], by brute force; without replacement by the same cut."""
+    """1 + min over every H of p(H) - Pr[all drafts in H], by brute force, and without replacement by the same cut."""
     rng = np.random.default_rng(6)
     pairs = [GOLDEN, *[rng.dirichlet(np.full(5, 0.5), 2) for _ in range(20)]]
     for p, q in pairs:
@@ -143,7 +144,7 @@ def test_no_method_beats_the_optimum_of_its_drafts(k):
 
 
 def test_single_path_of_traversal_is_block_verification():
-    """p = (1/3, 2/3), q = (2/3, 1/3), two drafts: 11/9 accepted, token by token 10/9 (Sun et al. 2024)."""
+    """p = (1/3, 2/3), q = (2/3, 1/3), two draft tokens: 11/9 are accepted, token by token 10/9 (Sun et al. 2024)."""
     p, q = constant(np.array([1, 2]) / 3), constant(np.array([2, 1]) / 3)
     chains = [plain_tree([-1, 0, 1], [-1, *d]) for d in itertools.product([0, 1], repeat=2)]
     bonus = {(0,): 1 / 3, (1,): 2 / 3}

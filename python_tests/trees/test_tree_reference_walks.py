@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reference.verify_tree with uniforms: columns, margins, bad data, rows by index, greedy rows."""
+"""reference.verify_tree with given uniforms: columns, margins, invalid data, rows by index, greedy rows."""
 
 import math
 
@@ -33,8 +33,7 @@ def prefixes_of(tree):
 @pytest.mark.parametrize("method", [*ALL, "greedy"])
 @pytest.mark.slow
 def test_uniforms_reproduce_the_enumerated_law(method, n=1200 if tiers.TIER == "all" else 600):
-    """Chi-square of one tree's outcomes: the wiring of columns and of the final draw (the rule itself is enumerated
-    above)."""
+    """Chi-square of one tree's outcomes: tests the columns and the final draw (the rule itself is enumerated above)."""
     p, q = rows_of("random", 3)
     tree = reference.build_tree(torch.tensor([[[0, 1], [2, 1], [0, 2]]]))
     law = one_tree_law(tree, p, q, method)
@@ -65,7 +64,7 @@ GOLDEN_LOGITS = tuple(torch.from_numpy(np.log(x)).float() for x in GOLDEN)
 def node_step(
     method, tokens, u, p=GOLDEN_LOGITS[0], q=GOLDEN_LOGITS[1], kind="logits", target_row=None, draft_row=None, **more
 ):
-    """Children `tokens` of one root."""
+    """Verify the children `tokens` of one root."""
     n = len(tokens) + 1
     tree = plain_tree([-1] + [0] * len(tokens), [-1, *tokens])
     return banded.verify_tree(
@@ -89,7 +88,8 @@ def node_step(
     ],
 )
 def test_margin_is_small_at_an_edge_and_large_elsewhere(method, edges):
-    """One child 1: accepted below p / q = .6 (rho = 1 for one draft); target-only below p = .3, the root's coin."""
+    """One child, 1: accepted below p / q = .6 (rho = 1 for one draft), by target-only below p = .3 of the root's
+    uniform."""
     for edge in edges:
         column = 0 if method == "target_only" else 1
 
@@ -120,7 +120,8 @@ def test_bad_rows_and_tokens(method):
     )  # the largest finite entry
     out = node_step(method, [-7, 5], u)
     assert out.status.item() == 4 and out.tokens[0].tolist()[1:] == [-1, -1] and 0 <= out.tokens[0, 0] < 3
-    assert out.tokens[0, 0].item() == 0 and out.num_accepted.item() == 0  # .5 of p itself is 1; nothing is taken away
+    # at .5, p itself gives 1; nothing is subtracted
+    assert out.tokens[0, 0].item() == 0 and out.num_accepted.item() == 0
     if method == "target_only":
         return
     out = node_step(method, [0, 1], u, q=nan)
@@ -161,7 +162,7 @@ def test_rows_by_index_links_and_depth():
     assert banded.verify_tree(tree, target, draft, max_depth=1, **args).path.tolist() == [[0, 1]]
     assert banded.verify_tree(tree, target, draft, max_depth=0, **args).tokens.tolist() == [[0]]
     cycle = (torch.tensor([[1, 3, -1, -1]]), torch.tensor([[-1, 1, -1, -1]]))
-    assert banded.verify_tree(tree, target, draft, links=cycle, **args).tokens.shape == (1, 4)  # ends
+    assert banded.verify_tree(tree, target, draft, links=cycle, **args).tokens.shape == (1, 4)  # the draft ends
 
 
 def test_seeds_are_the_uniforms_of_domains_0_and_1():
@@ -184,7 +185,7 @@ def test_one_hot_branches_and_rows_out_of_range():
         out = node_step("recursive_without_replacement", [1, 0], u, draft_row=rows)
         assert out.tokens[0, :2].tolist() == tokens and out.num_accepted.item() == 1
     tests = [node_step("recursive_without_replacement", [1, x], [0, 0.31, 0.5, 0.2], draft_row=rows) for x in (0, 2)]
-    # r = (5/7, 0, 2/7) against (.4, 0, .6): 0 is accepted, 2 with (2/7) / .6 = .476, and then the token is 0
+    # r = (5/7, 0, 2/7) against (.4, 0, .6): 0 is accepted, 2 with (2/7) / .6 = .476; otherwise the token is 0
     assert [t.tokens[0, 0].item() for t in tests] == [0, 0] and [t.num_accepted.item() for t in tests] == [1, 0]
     out = node_step("recursive", [1, 0], [0, 0.99, 0.99, 0.2], draft_row=torch.tensor([[0, 9, 9]]))
     assert out.status.item() == 5 and out.tokens[0].tolist() == [0, -1, -1]
@@ -225,13 +226,13 @@ def test_trees_of_nothing(method):
 @pytest.mark.parametrize("method", ALL)
 @pytest.mark.slow
 def test_margin_covers_the_errors_it_is_made_of(method, monkeypatch, B=500 if tiers.TIER == "all" else 300):
-    """Every probability moved by its error bound, up or down, with float32 pretended to have 10 bits: no token outside
-    the band changes, inside it some do."""
+    """Every probability is moved by its error bound, up or down, with float32 taken to have 10 bits: no token outside
+    the band changes, and inside it some do."""
     coarse = 2.0**-10
     for m in (band, walks):
         monkeypatch.setattr(m, "SUM_EPS", 32 * coarse)
     monkeypatch.setattr(band, "EPS", coarse)
-    rng = np.random.default_rng(12)  # the same rows on every machine, which torch's are not, to the last bits
+    rng = np.random.default_rng(12)  # the same rows on every machine; torch's differ in the last bits
     q = rng.normal(size=(B, 7, 5))
     p = q + rng.normal(size=(B, 7, 5))
     drafts = torch.from_numpy((q[:, 0] + rng.gumbel(size=(3, 2, B, 5))).argmax(-1)).permute(2, 0, 1)

@@ -50,5 +50,6 @@ def test_agreement_of_options(backend, method, case):
 
 
 def test_target_only_without_a_draft(backend):
-    """As engines call it that sample greedily from their drafter: the target's rows and parameters, no draft's."""
+    """As engines call it that sample greedily from their drafter: with the target's rows and parameters, and no
+    draft's."""
     agree(backend, seed=4, B=backends.scale(56, backend), V=8, N=9, method="target_only", one_hot=True, filtered=True)

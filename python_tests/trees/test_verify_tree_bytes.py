@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What verify_tree reads, counted access by access as in test_bytes.py: rows of nodes that are not visited are not
-touched, and those that are, are read as often as their method must.
+"""The bytes that verify_tree reads, counted access by access as in test_bytes.py. Rows of nodes that are not visited
+are not read; the others are read as often as their method requires.
 
-A visited target row is read once for its law. Every rejected draft that has a row costs another pass over the target's
-row and over the rows of the rejections before it and its own: residuals are made anew each time, never stored. Passes
-read 16 bytes at a time, so that they are counted exactly. Beside them there are the rescan of the final draw and
-entries looked up by their ids, by all threads of the block at once: 256 accesses at one address, which are one
-transaction.
+A visited target row is read once for its stats. Every rejected draft with a row costs another pass over the target's
+row, its own row and those of the rejections before it: residuals are computed again each time, never stored. Passes
+read 16 bytes at a time, so that they are counted exactly. Further reads are the rescan of the final draw and entries
+looked up by id, by all threads of the block at once: 256 accesses to one address, which are one transaction.
 """
 
 import pytest
@@ -19,13 +18,13 @@ V, ITEM, K, L = 4096, 2, 3, 3
 ROW = V * ITEM
 
 pytestmark = [
-    pytest.mark.thorough,  # its build notes every access: a minute of both cores
+    pytest.mark.thorough,  # the checked build takes both cores for a minute
     pytest.mark.skipif("cuda-on-cpu" not in backends.NAMES, reason="cuda-on-cpu was not asked for"),
 ]
 
 
 def step(B=16, noise=0.6):
-    """K drafts of length L, i.i.d. from rows near the target's, with the draft's stats handed over."""
+    """Return K drafts of length L, i.i.d. from rows near the target's, with the draft's stats given."""
     N = K * L + 1
     target = language_rows(1, B * N, V, BF16).reshape(B, N, V)
     rng = torch.Generator().manual_seed(2)
@@ -57,14 +56,14 @@ def call(method, **more):
 
 
 def visited(out, N):
-    """[B, N] masks: the root and the accepted nodes; of them the last one."""
+    """Return [B, N] masks: the root and the accepted nodes; the last of these."""
     on_path = torch.zeros(len(out.path), N, dtype=torch.bool).scatter_(1, out.path.clamp(min=0).long(), True)
     last = out.path.gather(1, out.num_accepted[:, None].long()).long()
     return on_path, torch.zeros_like(on_path).scatter_(1, last, True)
 
 
 def rejections(method, tree, out):
-    """[B, N]: how many tests failed at each node of the path, and how many were made."""
+    """Return [B, N]: the number of failed tests at each node of the path, and the number of all tests."""
     parents, _, _, draft_nodes = tree
     failed, made = torch.zeros(2, *parents.shape, dtype=torch.int64)
     for b, path in enumerate(out.path.tolist()):
@@ -83,13 +82,13 @@ def rejections(method, tree, out):
 
 
 def passes(counted):
-    """How many whole rows were read."""
+    """Return how many whole rows were read."""
     assert set(counted.loads) <= {ITEM, 16} and counted.loads.get(16, 0) * 16 % ROW == 0
     return counted.loads.get(16, 0) * 16 // ROW
 
 
 def summed_again(args, out, tests):
-    """What q still holds is one less the tokens that left; where that is below an eighth it is added up, by a pass over
+    """The rest of q is one minus the removed tokens. If that is below an eighth, it is summed again by a pass over
     q."""
     parents, tokens = args["tree"][:2]
     laws, n = args["draft_logits"].double().softmax(-1), 0
@@ -133,7 +132,7 @@ def test_target_only_and_greedy_read_no_draft_row():
         if method == "greedy":
             assert within(
                 target.read[on_path], ROW, CHUNK, ITEM
-            )  # the chunk of the maximum once more, for its first id
+            )  # the chunk of the maximum again, to find its first id
             continue
         assert within(target.read[on_path & ~stop], ROW, (K + 1) * BLOCK, ITEM)
         again = stop & (m > 0)  # the row without the children
@@ -142,7 +141,7 @@ def test_target_only_and_greedy_read_no_draft_row():
 
 
 def test_kseq():
-    """Where drafts go on, both rows are read once for the search, which keeps what they weigh."""
+    """Where drafts continue, both rows are read once for the search, which keeps their weights."""
     args, out, target, draft = call("kseq")
     on_path, stop = visited(out, target.read.shape[1])
     assert (target.read[~on_path] == 0).all() and (draft.read[~on_path] == 0).all()
@@ -157,7 +156,7 @@ def test_kseq():
     assert (few < ROW).all()
     assert (draft.read - (pairs + rejected) * ROW <= few)[searched].all()
     more = target.read - (1 + pairs + rejected) * ROW
-    assert ((more >= -ROW) & (more <= few))[searched].all()  # its total may be known from its law
+    assert ((more >= -ROW) & (more <= few))[searched].all()  # its total may be known from its stats
     note(
         f"verify_tree kseq, K={K}, L={L}, V={V}",
         target.read.sum() + draft.read.sum(),
@@ -166,8 +165,8 @@ def test_kseq():
 
 
 def test_traversal():
-    """It visits every node whose weight is not 0 until a leaf is accepted, and no other: those the reference asks
-    for."""
+    """Traversal visits every node whose weight is not 0 until a leaf is accepted, and no other: those that the
+    reference reads."""
     from support.tree_checks import visited_by_traversal
 
     args, out, target, draft = call("traversal", B=8, noise=1.5)
@@ -180,6 +179,6 @@ def test_traversal():
     children = torch.zeros_like(on_path, dtype=torch.int64).scatter_add_(
         1, args["tree"][0].clamp(min=0).long(), (args["tree"][0] >= 0).long()
     )
-    lost = children + 1  # a node loses a child at most once each, and is drawn from once
+    lost = children + 1  # a node loses each child at most once, and is drawn from once
     assert int(seen.sum()) < passes(target) <= int((1 + lost)[seen].sum())
     assert 0 < passes(draft) <= int((lost * (lost + 1) // 2 + lost)[seen].sum())

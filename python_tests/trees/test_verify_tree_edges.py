@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_tree on bad data and degenerate trees, its errors, and what torch wants of an op."""
+"""verify_tree on invalid data and degenerate trees, its errors, and torch's checks of an op."""
 
 import math
 import resource
@@ -37,8 +37,8 @@ def test_requests_do_not_see_each_other(backend, method):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.slow_in_triton
 def test_rows_that_are_not_visited_do_not_matter(backend, method, B=60):
-    """Every row but those of visited nodes turned to NaN: the same bits. (Traversal visits what it looks at, not only
-    the path.)"""
+    """All rows except those of visited nodes are set to NaN: the bits stay the same. (Traversal visits every node that
+    it examines, not only the path.)"""
     args = tree_cases.tree(4, backends.scale(B, backend), 6, method, K=3, L=3, dirty=False, kinds=["near", "dirichlet"])
     out = verify(backend)(**args)
     keep = torch.zeros(args["target_logits"].shape[:2], dtype=torch.bool)
@@ -59,7 +59,7 @@ def test_rows_that_are_not_visited_do_not_matter(backend, method, B=60):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 def test_bad_rows(backend, method, poison):
-    """One target row in three and one draft row in three poisoned, in one entry or (-inf) in all."""
+    """One target row in three and one draft row in three are invalid, in one entry or (-inf) in all."""
     args = tree_cases.tree(5, 40, 6, method, K=2, L=2, kinds=["near", "dirichlet"])
     tree_cases.spoil(args, poison)
     out, ref = verify(backend)(**args), flat.call(reference.verify_tree, **args)
@@ -69,7 +69,7 @@ def test_bad_rows(backend, method, poison):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_bad_probability_rows(backend, method):
-    """NaN, infinities, negative numbers and zeros among probabilities: a test may not see them, a draw and kseq's
+    """NaN, infinities, negative numbers and zeros among probabilities. A test may not read them; a draw and kseq's
     search do."""
     args = tree_cases.tree(5, 140, 6, method, K=2, L=2, probs=True, kinds=["near", "dirichlet"])
     rng = torch.Generator().manual_seed(6)
@@ -87,8 +87,8 @@ def test_bad_probability_rows(backend, method):
 
 
 def test_a_draft_row_with_nan_decides_nothing_under_kseq(backend):
-    """Its law is not known, so no draft is accepted and the token is the target's: p = (.2, .4, .4) whatever the
-    coin."""
+    """The draft's distribution is not known, so no draft is accepted, and the token follows the target, p = (.2, .4,
+    .4), for every uniform."""
     p, q = torch.tensor([0.2, 0.4, 0.4]), torch.tensor([0.5, 0.35, math.nan])
     tree = tuple(reference.build_tree(torch.tensor([[[0], [1]]])))
     for v, token in ((0.1, 0), (0.3, 1), (0.9, 2)):
@@ -102,8 +102,8 @@ def test_a_draft_row_with_nan_decides_nothing_under_kseq(backend):
 
 @pytest.mark.parametrize("second, status, accepted", [(1, 0, 1 - 0.6**0.5), (2, 4, 0.4)])
 def test_looked_up_drafts_under_kseq(backend, second, status, accepted, n=500):
-    """Looked-up drafts are drafts of one law only if they are one token; another one is flagged and skipped. p = (.2,
-    .4, .4): token 1 alone is accepted with p(1) = .4; twice, 1 - (1 - x)^2 = .4 gives the chance x of each."""
+    """Looked-up drafts follow one distribution only if they are one token; another one is flagged and skipped. p = (.2,
+    .4, .4): token 1 alone is accepted with p(1) = .4. For two, 1 - (1 - x)^2 = .4 gives the probability x of each."""
     rows = torch.tensor([0.2, 0.4, 0.4]).log().expand(n, 3, 3).contiguous()
     u = torch.full((n, 3), 1 - 2**-53, dtype=F64)
     u[:, 0] = (torch.arange(n) + 0.5) / n
@@ -135,11 +135,12 @@ def test_identical_drafts_equal_laws_disjoint_laws(backend, method):
             out, ref = verify(backend)(tuple(tree), *rows, **args), reference.verify_tree(tree, *rows, **args)
             assert not differ(out, ref).any()
             if q is p and method not in ("target_only", "greedy"):
-                assert out.num_accepted.item() == 2 and out.status.item() == 0  # p = q: the first draft is taken whole
+                # p = q: the first draft is accepted as a whole
+                assert out.num_accepted.item() == 2 and out.status.item() == 0
 
 
 def anything(seed, B=50, N=9, V=5):
-    """Some links lead elsewhere or in circles, rows and tokens out of range; parents that can be."""
+    """Some links lead elsewhere or in cycles, and rows and tokens are out of range. Parents are valid."""
     rng = torch.Generator().manual_seed(seed)
 
     def number(least, most):
@@ -158,7 +159,8 @@ def anything(seed, B=50, N=9, V=5):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_bad_links_and_rows(backend, method):
-    """Tokens in range, and it ends; a bad link ends a list, a bad row is an invalid one."""
+    """Tokens are in range, and the call ends. An invalid link ends a list, an invalid row index counts as an invalid
+    row."""
     args = anything(8)
     out, ref = verify(backend)(method=method, **args), flat.call(reference.verify_tree, method=method, **args)
     assert not differ(out, ref).any()
@@ -168,8 +170,8 @@ def test_bad_links_and_rows(backend, method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_bad_trees(backend, method):
-    """Parents that do not come before their nodes, drafts that go on to no child: refused on CPU tensors, elsewhere a
-    status."""
+    """Parents that do not come before their nodes, and drafts that continue to no child, raise on CPU tensors and set a
+    status elsewhere."""
     args = anything(9) | {"links": None}
     rng = torch.Generator().manual_seed(9)
     parents, tokens = args["tree"]
@@ -240,7 +242,7 @@ def test_a_thousand_nodes(backend, method, shape, N=1024, V=5):
     zeros = torch.zeros(1, N, dtype=torch.int64)
     u = torch.rand(1, N + 1, generator=rng, dtype=F64)
     if shape == "wide":
-        u[0, 1:-1] = 0.999  # nothing is accepted at once
+        u[0, 1:-1] = 0.999  # nothing is accepted at first
     rows = sk.Rows(p, row=zeros), sk.Rows(q, row=zeros)
     args = dict(method=method, uniforms=u)
     out, ref = (f((parents, tokens), *rows, **args) for f in (verify(backend), reference.verify_tree))
@@ -248,7 +250,7 @@ def test_a_thousand_nodes(backend, method, shape, N=1024, V=5):
 
 
 def deep(max_depth):
-    """A path of three nodes that may be accepted far below them."""
+    """Return a path of three nodes with a max_depth far above three."""
     tree = torch.tensor([[-1, 0, 1]]), torch.tensor([[-1, 2, 1]])
     rows = torch.randn(1, 3, 5, generator=torch.Generator().manual_seed(3))
     uniforms = torch.tensor([[0.0, 0.1, 0.2, 0.3]], dtype=F64)
@@ -257,8 +259,8 @@ def deep(max_depth):
 
 
 def within_reach(max_depth, room):
-    """The call with so many bytes of address space left."""
-    sk.verify_tree(**deep(9))  # what is made once
+    """Make the call with this many bytes of address space left."""
+    sk.verify_tree(**deep(9))  # allocations that are made once
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + room, hard))
@@ -269,7 +271,7 @@ def within_reach(max_depth, room):
 
 
 class Largest(TorchDispatchMode):
-    """The most elements that a tensor made under it has."""
+    """Records the most elements of any tensor made under it."""
 
     most = 0
 
@@ -289,9 +291,9 @@ def largest_tensor(max_depth):
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
 @pytest.mark.slow_in_triton
 def test_depth_costs_no_more_than_its_outputs(op_backend):
-    """A path holds no more nodes than the tree, however deep it might go: 2^22 frames would take a gigabyte, the
-    outputs take 64 MB."""
-    if op_backend.startswith("triton"):  # whose tensors are all torch's own
+    """A path holds no more nodes than the tree, whatever max_depth is. 2^22 frames would take a gigabyte; the outputs
+    take 64 MB."""
+    if op_backend.startswith("triton"):  # its tensors are all torch's own
         assert backends.there(op_backend, largest_tensor, 100) <= 101
     elif op_backend != "cuda":
         depth = 2**22
@@ -343,7 +345,7 @@ def test_layouts(backend):
 
 
 def test_no_row_or_table_is_copied():
-    """An engine's rows and tables reach the op where they lie: strided, of either integer type, one tree for all
+    """An engine's rows and tables are passed to the op uncopied: strided, of either integer type, one tree for all
     requests."""
     from support import cases
 

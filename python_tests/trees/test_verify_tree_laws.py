@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What verify_tree emits has the enumerated law, and the wrong ways of drafting are caught by the same test."""
+"""verify_tree's output follows the enumerated distribution, and the same test finds wrong ways of drafting."""
 
 import numpy as np
 import pytest
@@ -34,8 +34,8 @@ CASES = [
 @pytest.mark.law
 @pytest.mark.slow
 def test_joint_law(backend, method, drawn, V, K, L, kind):
-    """The joint law of length and tokens; the reference's enumeration is proved lossless in test_tree_reference.py.
-    "separate": independent children, duplicates as siblings of their own."""
+    """The joint distribution of length and tokens. test_tree_reference.py proves that the reference's enumeration is
+    lossless. "separate": independent children, with duplicates as separate siblings."""
     if kind == "zeros" and (drawn != "iid" or V < 3):
         pytest.skip("fewer children than asked for: the trees differ in shape")
     p, q = rows_of(kind, V)
@@ -71,11 +71,12 @@ def merged(q):
 )
 @pytest.mark.slow
 def test_wrong_drafts_are_caught(method, wrong):
-    """A, A, B for A, B, A; merged or distinct children tested as independent ones: biased by .008 to .05, and seen."""
+    """A, A, B for A, B, A, and merged or distinct children tested as independent ones, are biased by .008 to .05, and
+    found."""
     p, q = map(constant, tree_laws.GOLDEN if (method, wrong) == ("kseq", grouped) else TELLING)
     trees = list(wrong(q))
     right = tree_laws.first_token(mixed(iid_trees(q, 2, 1), p, q, method), 3)
     tokens = draws("cpu", trees, p, q, method)[:, 0]
     assert testing.check_counts(np.bincount(tokens, minlength=3), right).p_value < 1e-9
-    law = tree_laws.first_token(mixed(trees, p, q, method), 3)  # biased as the enumeration says, and no other way
+    law = tree_laws.first_token(mixed(trees, p, q, method), 3)  # biased exactly as the enumeration says
     assert testing.check_counts(np.bincount(tokens, minlength=3), law).passed

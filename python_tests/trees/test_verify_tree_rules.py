@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_tree by rule: against the float64 reference, the enumerated laws, by hand, and each request against itself
-alone."""
+"""verify_tree under rules: against the float64 reference, enumerated distributions and numbers by hand. A request's
+result must not depend on its batch."""
 
 import math
 
@@ -15,19 +15,19 @@ from specdec_kernels import reference, testing
 from specdec_kernels.reference.tree_law import distinct_trees, iid_trees, mixed
 from specdec_kernels.rules import NAMES, RULES, TABLE
 
-pytestmark = pytest.mark.not_triton  # test_verify_tree_edges.py: there it is refused
-METHODS = ("kseq", "recursive", "recursive_without_replacement", "traversal")  # that test against the draft's row
+pytestmark = pytest.mark.not_triton  # test_verify_tree_edges.py tests that it is refused there
+METHODS = ("kseq", "recursive", "recursive_without_replacement", "traversal")  # that test is against the draft's row
 F64 = torch.float64
 
 
 def tree(seed, B, method, shift=0, names=None, **case):
-    """A batch of mixed rules, every law among them where B allows it."""
+    """Return a batch of mixed rules, with every distribution-defining rule if B allows it."""
     how = "token" if names == ("thresholds",) else "block"
     return tree_cases.tree(seed, B, method=method, **case) | rule_cases.rules(B, how, names, shift)
 
 
 def takes_turns(backend, method, nth):
-    """Where kernels are simulated slowest, the methods share the tests: the nth has one of them."""
+    """Let the methods share the tests on the slowest simulated kernels: the nth has one of them."""
     if backend in rule_cases.SLOW and METHODS.index(method) != nth % 4:
         pytest.skip("the interpreter is slow: each case with one method")
 
@@ -59,7 +59,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.slow
 def test_agreement(backend, method, name):
-    """Batches in which all laws meet all kinds of rows; where kernels are simulated the tests share them."""
+    """Batches in which all rules meet all kinds of rows. Where kernels are simulated, the tests share them."""
     case, at = CASES[name], list(CASES).index(name)
     if method == "kseq" and case.get("one_hot"):
         pytest.skip("kseq needs draft rows")
@@ -74,7 +74,7 @@ def test_agreement(backend, method, name):
 
 
 def test_traversal(backend):
-    """The one walk of its kind: every simulated device takes it in make test, too."""
+    """A separate walk, so every simulated device runs it in make test too."""
     agree_on(verify(backend), tree(32, rule_cases.count(105, backend), "traversal", **CASES["any tree"]), "traversal")
 
 
@@ -92,8 +92,7 @@ def test_thresholds_agree(backend, name):
     ((0.4, 0.5), 1.0, 0.0),
 ])  # fmt: skip
 def test_thresholds_by_hand(backend, alpha, first, second):
-    """Children 2 and 0 of p = (.2, .4, .4): the coin's share of each, and what is left for the rest, which is id 1
-    alone."""
+    """Children 2 and 0 of p = (.2, .4, .4): the probability of each, and the rest, which is id 1 alone."""
     n = backends.scale(160, backend, least=20)
     p = torch.tensor([0.2, 0.4, 0.4]).expand(n, 3, 3).contiguous()
     u = torch.full((n, 4), 0.7, dtype=F64)
@@ -107,8 +106,8 @@ def test_thresholds_by_hand(backend, alpha, first, second):
 
 @pytest.mark.parametrize("method", [*METHODS, "target_only", "greedy"])
 def test_the_exact_rule_and_exact_ends(backend, method):
-    """Rules at the alpha where they are the exact rule, and the exact rule's own code, beside other rules: the bits of
-    a call without."""
+    """Rules at the alpha where they equal the exact rule, and the exact rule's own code, beside other rules: the bits
+    equal those of a call without a rule."""
     if method in METHODS:
         takes_turns(backend, method, 0)
     B = rule_cases.count(48, backend)
@@ -123,7 +122,7 @@ def test_the_exact_rule_and_exact_ends(backend, method):
         [[0.5 if name == "exact" else TABLE[name].exact_at or float(name == "thresholds")] * 2 for name in names]
     )
     assert equal(verify(backend)(**args, rule=rule, alpha=alpha), want)
-    if method in METHODS:  # every third request by another rule
+    if method in METHODS:  # every third request under another rule
         rule[2::3], alpha[2::3] = RULES["ensemble"], 0.5
         alone = [b for b in range(B) if b % 3 < 2]
         assert equal([x[alone] for x in verify(backend)(**args, rule=rule, alpha=alpha)], [x[alone] for x in want])
@@ -131,7 +130,8 @@ def test_the_exact_rule_and_exact_ends(backend, method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_requests_do_not_see_each_other(op_backend, method):
-    """A batch of mixed rules: each request gets what it gets alone, by name, bit for bit, and beside rows of NaN."""
+    """In a batch of mixed rules each request gets, bit for bit, what it gets alone with its rule by name, also beside
+    rows of NaN."""
     takes_turns(op_backend, method, 0)
     B = rule_cases.count(23, op_backend)
     args = tree(
@@ -155,7 +155,7 @@ def test_requests_do_not_see_each_other(op_backend, method):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 def test_bad_rows(backend, method, poison):
-    """One target row in three and one draft row in three poisoned, in one entry or (-inf) in all."""
+    """One target row in three and one draft row in three are invalid, in one entry or (-inf) in all."""
     takes_turns(backend, method, 1 if math.isnan(poison) else 3 if poison > 0 else 2)
     B = rule_cases.count(69, backend)
     args = tree(39, B, method, shift=5 * METHODS.index(method), V=6, K=2, L=2, kinds=["near", "dirichlet"])
@@ -167,7 +167,7 @@ def test_bad_rows(backend, method, poison):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_bad_probability_rows(backend, method):
-    """NaN or infinity among probabilities, or none but zeros: a rule that reads such a row as a whole defers."""
+    """NaN or infinity among probabilities, or only zeros: a rule that reads the whole row defers."""
     takes_turns(backend, method, 3)
     B = rule_cases.count(184, backend)
     args = tree(41, B, method, shift=5 * METHODS.index(method), V=6, K=2, L=2, probs=True, kinds=["near", "dirichlet"])
@@ -186,7 +186,7 @@ def test_bad_probability_rows(backend, method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_stats_handed_over(backend, method):
-    """The unscaled confidences are found though the stats are of other laws."""
+    """With given stats of scaled, filtered rows, the rules still find the confidences of the unscaled rows."""
     takes_turns(backend, method, 1)
     B = rule_cases.count(46, backend)
     args = tree(43, B, method, shift=5 * METHODS.index(method), V=1300, K=2, L=2, filtered=True, dtype=torch.bfloat16)
@@ -205,8 +205,8 @@ def test_stats_handed_over(backend, method):
 
 @pytest.mark.parametrize("method", METHODS[:3])
 def test_a_sure_draft_that_is_kept_is_emitted(backend, method):
-    """A greedy draft, and chow at 1: pi is its argmax, accepted wherever it was drafted, else emitted; with the
-    target's own ln p."""
+    """A greedy draft, and chow at 1: pi is one-hot at its argmax, which is accepted wherever it was drafted and
+    otherwise emitted, with the target's ln p."""
     p, q = torch.tensor([0.5, 0.3, 0.2]).log(), torch.tensor([0.1, 0.6, 0.3]).log()
     more = dict(
         method=method,
@@ -228,8 +228,8 @@ def test_a_sure_draft_that_is_kept_is_emitted(backend, method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_wide_draft_holds_beyond_is_left_to_the_target(backend, method):
-    """q = (.1, .3, .6), p = (.8, .2): kept, pi = (.1, .3) + .6 p = (.58, .42). A draft of id 2 is rejected, and (pi -
-    q)+ is .6 p."""
+    """q = (.1, .3, .6), p = (.8, .2): the rule keeps, and pi = (.1, .3) + .6 p = (.58, .42). A draft of id 2 is
+    rejected, and (pi - q)+ is .6 p."""
     takes_turns(backend, method, 2)
     n = backends.scale(160, backend, least=16)
     p, q = torch.tensor([0.8, 0.2]), torch.tensor([0.1, 0.3, 0.6])
@@ -255,8 +255,8 @@ LAW_CASES = [
 @pytest.mark.law
 @pytest.mark.slow
 def test_joint_law(sweep_backend, method, rule, drawn):
-    """Length and tokens have the law that the reference enumerates; that it is pi at every node with children is proved
-    of the reference in test_rules_reference_trees.py."""
+    """Length and tokens follow the distribution that the reference enumerates. test_rules_reference_trees.py proves
+    that it is pi at every node with children."""
     p, q = random_rows(31, 3), random_rows(32, 3)
     trees = list(iid_trees(q, 2, 2) if drawn == "iid" else distinct_trees(q, [2, 2]))
     law = mixed(trees, p, q, method, rule, ALPHAS[rule])
@@ -273,12 +273,12 @@ REFUSED = [("target_only", "chow"), ("target_only", "lenience"), ("greedy", "ens
 
 @pytest.mark.parametrize("method, rule", REFUSED)
 def test_rules_that_a_method_does_not_take(op_backend, method, rule):
-    """By name they are refused; as codes on CPU tensors too, and on a device they are the exact rule."""
+    """By name they are refused, and as codes on CPU tensors too. On a device such codes count as the exact rule."""
     args = tree_cases.tree(45, 4, 5, method, N=4)
     with pytest.raises(ValueError, match=f"verify_tree: rule '{rule}' is not defined for method '{method}'"):
         verify(op_backend)(**args, rule=rule, alpha=0.5)
     codes = torch.tensor([0, 0, RULES[rule], 0])
-    for alpha in (torch.full((4,), 0.5), torch.ones(4)):  # also where a parameter makes it the exact rule
+    for alpha in (torch.full((4,), 0.5), torch.ones(4)):  # also with a parameter at which it equals the exact rule
         if backends.BACKENDS[op_backend].device == "cuda" or op_backend.startswith("cuda-on-cpu"):
             assert equal(verify(op_backend)(**args, rule=codes, alpha=alpha), verify(op_backend)(**args))
         else:
@@ -303,7 +303,7 @@ def test_errors(op_backend, more, error, message):
 
 @pytest.mark.parametrize("shape", ["[1]", "[B, 2]"])
 def test_one_rule_for_all(backend, shape):
-    """A rule's name, or one code and alpha for the batch, are the same as one for each request."""
+    """A rule's name, or one code and alpha for the batch, equals one for each request."""
     args = tree_cases.tree(47, 8, 7, "recursive")
     wants = verify(backend)(**args, rule="token_v3", alpha=0.3)
     rule, alpha = torch.tensor([RULES["token_v3"]]), torch.tensor([0.3])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that exclude each other: said before anything is loaded, as they were typed."""
+"""Checks for options that exclude each other, before anything is loaded."""
 
 from specdec_kernels.registry import LAWS, ONE_HOT_RULES, RULES, TREE_METHODS
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command line and the demo print: progress while loading, text as it streams, a table of statistics."""
+"""Output of the command line and the demo: progress while loading, text as it streams, a table of statistics."""
 
 import threading
 from contextlib import contextmanager
@@ -23,13 +23,16 @@ from rich.text import Text
 __all__ = ["loading", "progress", "stats_table", "stream_text"]
 
 
-_EVERY = 8.0  # seconds between two lines about long work, where there is no terminal to draw a bar on
+_EVERY = 8.0  # seconds between two lines about long work, if there is no terminal for a bar
 
 
 @contextmanager
 def loading(console: Console, steps: int):
-    """Yields on_step(description), to be called as each of `steps` begins: a bar on a terminal, elsewhere a line for
-    each step, and one every few seconds while it takes."""
+    """Yield on_step(description), to be called when each of `steps` begins.
+
+    On a terminal it draws a bar. Otherwise it prints a line for each step, and one every few seconds while the step
+    runs.
+    """
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -63,7 +66,7 @@ def _steps_in_lines(console):
 
 
 class _Work:
-    """How much of long work is done, and for how long the rest will take."""
+    """The finished part of long work, and an estimate of the time left."""
 
     def __init__(self, total: float, expected: float | None):
         self.total, self.expected, self.finished = total, expected, 0.0
@@ -73,7 +76,8 @@ class _Work:
         self.finished, self.latest = self.finished + amount, perf_counter()
 
     def __str__(self):
-        """The seconds that are left: by what is done, and before the first piece by what was expected."""
+        """Return the estimate in seconds, from the speed so far. Before the first piece is done it is the expected
+        time."""
         left = self.expected
         if self.finished:
             left = (self.latest - self.began) / self.finished * (self.total - self.finished)
@@ -82,10 +86,11 @@ class _Work:
 
 @contextmanager
 def progress(console: Console, total: float, expected: float | None = None, first: str = "the first of them"):
-    """Yields done(description, amount=1), to be called after each piece of `total` work: a bar on a terminal, elsewhere
-    a line every few seconds, with an estimate of what is left.
+    """Yield done(description, amount=1), to be called after each piece of `total` work.
 
-    expected: the seconds that all of it is expected to take. first: the description until the first piece is done.
+    On a terminal it draws a bar. Otherwise it prints a line every few seconds, with an estimate of the time left.
+
+    expected: the expected seconds of all the work. first: the description until the first piece is done.
     """
     work = _Work(total, expected)
     with (_work_on_a_bar if console.is_terminal else _work_in_lines)(console, work, first) as done:
@@ -131,7 +136,7 @@ def _work_in_lines(console, work, first):
 
 @contextmanager
 def _every(seconds: float, say):
-    """Calls say() so often while the body runs."""
+    """Call say() at this interval while the body runs."""
     ended = threading.Event()
 
     def run():
@@ -162,7 +167,8 @@ def _bar(console, description, work: _Work | None = None):
 
 
 def stream_text(console: Console, prompts: list[str], events) -> list[str]:
-    """Write one request's text as it arrives; of a batch, the first live and the others after it -> all texts."""
+    """Write the text of request 0 as it arrives, then of each next one, what there is of it and the rest as it arrives.
+    Return all texts."""
     texts, shown = [""] * len(prompts), 0
 
     def show(text, **style):
@@ -190,7 +196,8 @@ def stream_text(console: Console, prompts: list[str], events) -> list[str]:
 
 
 def stats_table(stats, method: str | None) -> Table:
-    """Counts and times of a run of the loop. method: None for plain decoding, "chain", or a method of verify_tree."""
+    """Return the table of counts and times of a run. method: None for plain decoding, "chain", or a method of
+    verify_tree."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
 
     def row(name, value):

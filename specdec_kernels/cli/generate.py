@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m specdec_kernels generate``: options checked, models loaded, text to stdout, the rest to stderr."""
+"""``python -m specdec_kernels generate``: check the options, load the models, write the text to stdout and the rest to
+stderr."""
 
 from dataclasses import replace
 
@@ -15,9 +16,9 @@ from specdec_kernels.cli.threads import pick_threads
 
 
 def run(args) -> int:
-    """Return the exit status: 1 where a request ended in an error."""
+    """Run the command; return the exit status, 1 if a request ended in an error."""
     plan.rehearse(args)
-    says = Console(stderr=True)  # what goes to stdout is the text
+    says = Console(stderr=True)  # stdout is for the text only
     pair = _load(args, says)
     prompts = [_encode(pair.tokenizer, text, args.chat) for text in args.prompt]
     return (_print_beams if args.beams else _print_texts)(Console(), says, pair, args, prompts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is installed and what it found: ``python -m specdec_kernels info``."""
+"""``python -m specdec_kernels info``: what is installed, and the hardware and backends found."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import specdec_kernels as sk
 
 
 def collect() -> dict[str, str]:
-    """Label -> value, in the order to print."""
+    """Return {label: value}, in the order to print."""
     backends = sk.backends
     cuda = torch.version.cuda
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -33,7 +33,7 @@ def collect() -> dict[str, str]:
 
 
 def sentence() -> str:
-    """Where tensors run, in a sentence for each device."""
+    """Return a sentence for each device about where its tensors run."""
     name, names = sk.backends.chosen(), {"cuda": "CUDA C++ ops", "triton": "Triton ops"}
     interpreted = name == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
     cpu = f"CPU tensors: {'Triton ops, interpreted' if interpreted else 'CPU ops'}."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `generate` can be told."""
+"""The options of `generate`."""
 
 import argparse
 from typing import Any
@@ -97,7 +97,7 @@ _EXAMPLES = """examples:
 
 
 def guarantees() -> str:
-    """Each method and each rule with its guarantee, and three examples."""
+    """Return each method and each rule with its guarantee, and three examples."""
     methods = "methods (under --rule exact each emits the target's own distribution, at temperature 0 its own text):"
     rules = (
         "rules (p: target, q: draft, pi: what is emitted; a rule that defers takes p, else q; all but exact change p):"

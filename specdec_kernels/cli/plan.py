@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop's arguments from those of the command line, with loaded models or in their place with none."""
+"""Requests and drafters from the options of the command line. `rehearse` makes them without a model, to find errors
+before one is loaded."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ __all__ = ["beam_drafter", "drafter", "rehearse", "requests", "verify"]
 
 
 def requests(args, prompts: list[list[int]], eos: tuple[int, ...]) -> list[decode.Request]:
-    """One for each prompt, given by its ids."""
+    """Return one request for each prompt, a list of ids."""
     sampling_params = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p")}
     same = dict(max_new_tokens=args.max_new_tokens, eos=eos, stop=tuple(args.stop), rule=args.rule)
     same |= dict(alpha=args.alpha, **sampling_params)
@@ -25,7 +26,7 @@ def verify(args) -> str:
 
 
 def drafter(args, draft):
-    """Of a draft model, or None for lookup; None for plain decoding."""
+    """Return the drafter; None for plain decoding without a rule. draft: the draft model, or None for prompt lookup."""
     if args.plain:
         return None if args.rule == "exact" else decode.TokenCascade(draft, args.max_new_tokens)
     width = 4 if args.gamma == "auto" and args.method != "chain" else args.gamma
@@ -48,7 +49,7 @@ def beam_drafter(args, draft):
 
 @dataclass
 class _NoModel:
-    """A model of any size, which is asked for nothing but its sizes."""
+    """Stands in for a model: it has sizes, and raises if it is run."""
 
     vocab_size: int = 1 << 24
     max_positions: int = 1 << 62
@@ -71,7 +72,7 @@ class _NoTokenizer:
 
 
 def rehearse(args) -> None:
-    """Raise what the library would raise for these options, before a model is loaded."""
+    """Raise the errors that the library would raise for these options, before a model is loaded."""
     model = _NoModel()
     todo = requests(args, [[0]] * len(args.prompt), ())
     if args.beams:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a model is there, found out at once: loading one that is not waits for the network for half a minute."""
+"""An early check that a model exists. Loading one that does not waits half a minute for the network."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ _SECONDS = 10.0
 
 
 def check_there(option: str, name: str) -> None:
-    """Raise ValueError in one line where `name` is no alias, file, folder, model in the cache or on the hub."""
+    """Raise ValueError, in one line, if `name` is no alias, file, folder, cached model or model on the hub."""
     if Path(name).exists():
         return
     if name in PACKAGED:
@@ -41,5 +41,5 @@ def check_there(option: str, name: str) -> None:
     except HfHubHTTPError as error:
         status = getattr(error.response, "status_code", "an error")
         raise ValueError(f"{missing}, and none on the hub that can be read (it answers {status})") from None
-    except Exception as error:  # no network; of what kind depends on the hub's client
+    except Exception as error:  # no network; the type of error depends on the hub's client
         raise ValueError(f"{missing}, and the hub cannot be reached ({type(error).__name__})") from None

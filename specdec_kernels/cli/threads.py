@@ -12,8 +12,9 @@ __all__ = ["pick_threads"]
 def pick_threads(target, counts: tuple[int, ...], seconds: float = 4.0, passes: int = 10) -> tuple[int, float]:
     """Return the number of threads that makes passes of one token fastest, and the seconds of such a pass.
 
-    Where another program holds a core, threads that wait for each other crawl, and one alone is faster. Numbers are
-    timed in turn, so that a drift of the machine favours none; no new turn begins after `seconds`.
+    If another program uses a core, threads that wait for each other are slow, and a single one is faster. The numbers
+    of threads are timed in turn, so that a change of the machine's speed affects all alike. No new turn begins after
+    `seconds`.
     """
     before = torch.get_num_threads()
     cache, token = target.new_cache(1, 2), torch.tensor([[0]], dtype=torch.int64, device="cpu")
@@ -29,5 +30,5 @@ def pick_threads(target, counts: tuple[int, ...], seconds: float = 4.0, passes: 
         if turn and perf_counter() - began > seconds:
             break
     torch.set_num_threads(before)
-    medians = {threads: median(found[1:]) for threads, found in times.items()}  # the first turn warms up
+    medians = {threads: median(found[1:]) for threads, found in times.items()}  # the first turn is the warm-up
     return min(medians.items(), key=lambda of: of[1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an option's text must be: functions for argparse, each returning the value or raising what was wanted."""
+"""Parsers of options for argparse. Each returns the value, or raises an error that says what was wanted."""
 
 import argparse
 import json
@@ -29,7 +29,7 @@ def _wrong(wanted: str, got: str) -> argparse.ArgumentTypeError:
 
 
 def number(given: str, kind, wanted: str):
-    """The int or float that a text is."""
+    """Parse an int or a float."""
     try:
         return kind(given)
     except ValueError:
@@ -37,7 +37,7 @@ def number(given: str, kind, wanted: str):
 
 
 def integer(low: int, wanted: str):
-    """An integer of at least `low`, which `wanted` says in words."""
+    """Parse an integer of at least `low`. wanted: the same in words, for the error."""
 
     def parse(given: str) -> int:
         if (value := number(given, int, wanted)) < low:
@@ -52,7 +52,7 @@ def seed(given: str) -> int:
 
 
 def sampling(name: str):
-    """A sampling parameter, in its range."""
+    """Parse a sampling parameter and check its range."""
     integral = name == "top_k"
 
     def parse(given: str):
@@ -71,12 +71,12 @@ def text(given: str) -> str:
 
 
 def prompt(given: str) -> str:
-    """The text itself, or standard input's for "-"."""
+    """Return the text itself, or standard input for "-"."""
     return text(_read(given)) if given == "-" else text(given)
 
 
 def prompt_file(given: str) -> list[str]:
-    """A file's text, without a newline at its end; of a .jsonl file the prompt of each line."""
+    """Return a file's text without the newline at its end, or the prompt of each line of a .jsonl file."""
     read = _read(given)
     if not given.endswith(".jsonl"):
         return [text(read)]
@@ -133,7 +133,7 @@ def rule(given: str) -> str:
 
 
 def alpha(given: str) -> float | tuple[float, ...] | None:
-    """None, a number or a pair."""
+    """Parse a number, a pair, or nothing (None)."""
     wanted = "a number, or two with a comma between them"
     try:
         values = tuple(float(x) for x in given.split(",")) if given else (None,)

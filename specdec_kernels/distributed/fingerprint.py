@@ -25,7 +25,10 @@ def fingerprint(x: torch.Tensor) -> torch.Tensor:
     block = _BLOCK.get(x.device.type, _BLOCK_ELSEWHERE)
     n = words.size(-1)
     sums = _row_sums(words, _weights(0, n, x.device), block)
-    sums = sums ^ (sums >> 31)  # not linear, so that weights of rows and of columns do not just multiply
+    # Folds high bits into low ones. A product carries changes upwards only: without this, two flips of a word's highest
+    # bit in different rows would cancel with chance 2^-32 (as two in one row do), and equal changes of a block of rows
+    # and columns more often, since its weight is a product of two sums, whose powers of two multiply.
+    sums = sums ^ (sums >> 31)
     return (sums * _weights(n, sums.numel(), x.device)).sum()
 
 

@@ -19,26 +19,30 @@ from specdec_kernels.ops._rows import of_stats
 from specdec_kernels.registry import CHUNK, MAX_VOCABULARY
 from specdec_kernels.rows import Rows
 
-_DOC = """``specdec_kernels.{op}`` of rows that are split over the ranks of a process group; a collective.
+_DOC = """``specdec_kernels.{op}`` on rows that are split over the ranks of a process group. This is a collective.
 
-    Every rank gives the same arguments, but of {rows} its own slice [..., shards.size] of the logits, and gets the same
-    results: bit for bit those of ``specdec_kernels.{op}`` on the whole rows, which no rank ever holds.
+    Every rank gives its own slice [..., shards.size] of the logits of {rows}. Other arguments, except ``out``, must be
+    equal on all ranks. Every rank gets the same results: bit for bit those of ``specdec_kernels.{op}`` on whole rows.
+    With ``exchange="chunks"`` no rank ever holds a whole row that is split. With ``exchange="rows"`` each rank receives
+    the whole rows of its share of the requests, or of all requests if they cannot be shared out.
 
     Args:
         shards: how the vocabulary{of_target} is split, a ``Shards``.{draft_shards}
         Everything else: as for ``specdec_kernels.{op}``.
 
     Raises:
-        As ``specdec_kernels.{op}``, on every rank. RuntimeError on every rank where one of them gives another argument
-        (which is named), cannot make the call, or is gone: then within the process group's timeout.
-        NotImplementedError where chunks are to be told of rows that are not on the CPU.
+        The errors of ``specdec_kernels.{op}``, on every rank.
+        RuntimeError: on every rank, if one of them gives a different argument (which is named), cannot make the call,
+        or is gone (then within the process group's timeout).
+        NotImplementedError: if ``exchange`` is "chunks" and the rows are not on the CPU.
 
     Example:
         >>> out = distributed.{op}({example}, shards=shards)
     """
 _OF_DRAFT = """
-        draft_shards: how the draft's is; None: every rank has {draft} whole. Where slices are not the target's
-            the entries that lie elsewhere are moved before the call."""
+        draft_shards: how the draft's vocabulary is split; None: every rank has {draft} whole. With
+            ``exchange="chunks"``, if the draft is split at other ids than the target, entries move between ranks before
+            the call."""
 
 
 def _over_ranks(function: Callable, target: str, draft: str | None, example: str) -> Callable:

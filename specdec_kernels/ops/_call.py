@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An op as a public function calls it. Its C++ looks at all arguments; a public function looks at what never gets
-there: words, Python's numbers, keywords that exclude each other.
+"""The call of an op by a public function. The op's C++ checks all arguments that reach it. The public function checks
+the others: words, Python numbers, and keywords that exclude each other.
 
 TypeError: no tensor, number or word where one is wanted. ValueError: anything else that is refused.
 NotImplementedError: a layout or a device without kernels, a derivative.
@@ -22,14 +22,15 @@ REFUSED = (TypeError, ValueError, NotImplementedError)
 
 
 def op(name: str, overload: str = "default", space: Any = torch.ops.specdec) -> Callable:
-    """torch.ops.specdec's, or its overload with views where a call gives one. Errors are those of a Python function."""
+    """Return the op in torch.ops.specdec, or its overload with views if a call has one. It raises a Python function's
+    errors."""
     without, known = len(plain(name)), getattr(space, name)
     run = with_views = getattr(known, overload)
     if without < len(taken(name)):
         with_views = getattr(known, "views_out" if overload == "out" else "views")
 
     def call(*arguments, **out):
-        if forward_ad._current_level >= 0:  # inside dual_level() alone: other calls pay for no more than this
+        if forward_ad._current_level >= 0:  # inside dual_level() only: this test is all that other calls pay
             transforms.refuse_dual(name, arguments)
         try:
             return (run if len(arguments) <= without else with_views)(*arguments, **out)
@@ -40,7 +41,7 @@ def op(name: str, overload: str = "default", space: Any = torch.ops.specdec) -> 
 
 
 def renamed(error: Exception, *pairs: tuple[str, str]) -> Exception:
-    """The same error of another function's argument."""
+    """Return the same error, with the name of another function's argument."""
     text = str(error)
     for old, new in pairs:
         text = text.replace(old, new, 1)

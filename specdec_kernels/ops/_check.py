@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What never gets to an op: each message names op, argument, what was wanted, what came."""
+"""Checks of arguments that never reach an op. Each message names the op, the argument, what was wanted and what
+came."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ _SMALLEST = 2.0**-126  # temperatures below it are subnormal float32
 
 
 def shown(x: object) -> str:
-    """What came, in a few words: the number or the word itself where it is short, else its type."""
+    """Describe an argument in a few words: the number or the word itself if it is short, else its type."""
     if isinstance(x, str):
         return f"{x!r:.80}"
     if isinstance(x, int) and x.bit_length() > 64:
@@ -22,12 +23,12 @@ def shown(x: object) -> str:
 
 
 def python_number(x: Any) -> Any:
-    """The Python number of a numpy scalar or of a tensor of one entry; anything else as it is."""
-    if isinstance(x, (int, float)):  # a bool, and numpy's float64, are among them
+    """Return the Python number of a numpy scalar or of a tensor of one entry, and anything else unchanged."""
+    if isinstance(x, (int, float)):  # includes bool and numpy's float64
         return x
     try:
         return x.item()
-    except Exception:  # no item, or more than one of them
+    except Exception:  # no item, or more than one
         return x
 
 
@@ -40,7 +41,7 @@ def integer(
     wanted: str = "in [-2^63, 2^63)",
     kind: str = "an int",
 ) -> int:
-    """x, as an int in [low, high], which `wanted` says in words."""
+    """Return x as an int in [low, high]; `wanted` is the range in words."""
     if type(x) is int and low <= x <= high:
         return x
     n = x if isinstance(x, torch.SymInt) else python_number(x)
@@ -61,7 +62,7 @@ def flag(op: str, name: str, x: object) -> bool:
 
 
 def choice(op: str, name: str, x: object, choices) -> None:
-    """x is one of a few words."""
+    """Check that x is one of a few words."""
     if not isinstance(x, str) or x not in choices:
         *others, last = map(repr, choices)
         raise (ValueError if isinstance(x, str) else TypeError)(
@@ -70,7 +71,7 @@ def choice(op: str, name: str, x: object, choices) -> None:
 
 
 def tensor(op: str, name: str, x: Any) -> torch.Tensor:
-    """x is a tensor that this package can look at before the op does."""
+    """Check that x is a tensor that this package can examine before the op does."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{op}: {name} must be a torch.Tensor, got {type(x).__name__}")
     if x.layout is not torch.strided or x.is_nested or x.is_quantized:
@@ -81,32 +82,32 @@ def tensor(op: str, name: str, x: Any) -> torch.Tensor:
 
 
 def contiguous(x: Any) -> Any:
-    """x as ops take it that want no strides; what is no such tensor they refuse."""
+    """Return x contiguous, for ops that take no strides. The op refuses anything that is not such a tensor."""
     return x.contiguous() if isinstance(x, torch.Tensor) and x.layout is torch.strided else x
 
 
 def shape(op: str, name: str, x: torch.Tensor, **want: int) -> None:
-    """x has the named sizes, in order: ``shape(op, "draft_tokens", x, B=4, G=5)``."""
+    """Check the named sizes, in order: ``shape(op, "draft_tokens", x, B=4, G=5)``."""
     if x.shape != tuple(want.values()):
         wanted = ", ".join(key if key.isdigit() else f"{key}={size}" for key, size in want.items())
         raise ValueError(f"{op}: {name} must have shape [{wanted}], got {list(x.shape)}")
 
 
 def dims(op: str, name: str, x: torch.Tensor, want: str) -> None:
-    """x has as many dimensions as `want` names: ``dims(op, "logits", x, "N, V")``."""
+    """Check that x has as many dimensions as `want` names: ``dims(op, "logits", x, "N, V")``."""
     if x.dim() != want.count(",") + 1:
         raise ValueError(f"{op}: {name} must have shape [{want}], got {list(x.shape)}")
 
 
 def in_graph(numbers: Sequence[float], device: torch.device, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Numbers as a tensor that is made on the device, so that a graph can hold it. A CUDA graph takes no copy from the
-    host. One graph of torch.compile serves all values: a factor is not baked in, as arguments of torch.full are."""
+    """Return numbers as a tensor made on the device, since a CUDA graph cannot capture a copy from the host. One graph
+    of torch.compile serves all values: a factor stays a variable, while arguments of torch.full become constants."""
     one = torch.ones(1, dtype=dtype, device=device)
     return torch.cat([one * x for x in numbers]) if len(numbers) > 1 else one * numbers[0]
 
 
 def is_greedy(temperature: object) -> bool:
-    """Whether one number makes every request greedy."""
+    """Return whether a single number makes every request greedy."""
     if temperature is None or isinstance(temperature, torch.Tensor):
         return False
     number = python_number(temperature)
@@ -114,6 +115,6 @@ def is_greedy(temperature: object) -> bool:
 
 
 def randomness(op: str, seed: object, offset: object, uniforms: object, greedy: bool) -> None:
-    """Raises where something is to be drawn, and by nothing."""
+    """Raise if something is to be drawn, but no random numbers are given."""
     if seed is None and uniforms is None and offset is None and not greedy:
         raise ValueError(f"{op}: needs seed and offset, or uniforms, got neither")

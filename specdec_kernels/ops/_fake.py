@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes for torch.compile and meta tensors. A fake takes the arguments it needs by their names in the op's schema;
-where all sizes are known, C++ has looked at all of them."""
+"""Shapes for torch.compile and meta tensors. A fake takes the arguments that it needs by their names in the op's
+schema. If all sizes are known, C++ has checked them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specdec_kernels.arguments import picker
 
 
 def fake(op: str) -> Callable[[Callable], Callable]:
-    """Registers a function as the op's fake, and no results for its overloads that write to `out`."""
+    """Register a function as the op's fake. Its overloads that write to `out` have fakes without results."""
 
     def register(function: Callable) -> Callable:
         pick = picker(op, inspect.signature(function).parameters)
@@ -32,7 +32,7 @@ def fake(op: str) -> Callable[[Callable], Callable]:
 
 
 def _are_known(given) -> bool:
-    """Whether no size is a symbol."""
+    """Return whether no size is symbolic."""
     tensors = [x for x in given if isinstance(x, torch.Tensor)]
     sizes = [n for x in tensors for n in (*x.shape, *x.stride(), x.storage_offset())]
     return not any(isinstance(x, torch.SymInt) for x in (*given, *sizes))

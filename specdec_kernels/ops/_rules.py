@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rule` and `alpha` as the ops take them."""
+"""Conversion of `rule` and `alpha` to the arguments of the ops."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _METHODS: dict[str, ChainMethod | TreeMethod] = {**CHAIN_METHODS, **TREE_METHODS
 class RuleArguments(NamedTuple):
     rule: torch.Tensor | None  # [n] or [1]
     alpha: torch.Tensor | None  # [n], [1], [n, 2], [1, 2], or with positions in the middle
-    numbers: tuple | None  # code, alpha, second alpha, NOT_GIVEN where one is not; None: none at all
+    numbers: tuple | None  # code, alpha, second alpha, with NOT_GIVEN for one that is missing; None: no rule as numbers
 
     @property
     def given(self) -> bool:
         return self.rule is not None or self.numbers is not None
 
     def require_exact(self, op: str, arguments: tuple) -> None:
-        """Raises where what a request emits need not follow the target's law, of arguments that an op takes."""
+        """Raise if a rule's output need not follow the target distribution. Reads arguments in the op's form."""
         for x in (self.rule, self.alpha):
             if x is not None and x.device.type != "cpu":
                 raise ValueError(
@@ -54,7 +54,7 @@ class RuleArguments(NamedTuple):
                     )
 
     def as_taken(self, device: torch.device) -> RuleArguments:
-        """As the op takes them: where torch.compile traces, numbers of alpha are a tensor."""
+        """Return the form that the op takes: while torch.compile traces, numbers of alpha become a tensor."""
         if self.numbers is None or not _check.is_traced():
             return self
         code, *alphas = self.numbers
@@ -65,7 +65,7 @@ class RuleArguments(NamedTuple):
         return RuleArguments(self.rule, alpha, None if code == NOT_GIVEN else (code, *_NO_ALPHA))
 
     def _of(self, b: int) -> tuple[str, list]:
-        """A request's rule, and the parameters that are given: for each position where that makes a difference."""
+        """Return a request's rule and the given parameters, for each position if they differ."""
         numbers = self.numbers or (NOT_GIVEN,) * 3
         code = numbers[0] if self.rule is None else self.rule[b % self.rule.size(0)].item()
         rule = NAMES[int(code)]
@@ -81,8 +81,11 @@ _EXACT = RuleArguments(None, None, None)
 
 
 def arguments(op: str, method: str, rule, alpha, device: torch.device, drafts=None) -> RuleArguments:
-    """A rule's name or codes, and alpha: None, a number, a pair or a tensor, as the ops take them. Of a chain's drafts,
-    (draft_tokens, max_draft or -1), the rule "synthetic" takes a rate for each position: a tuple, or [n, G]."""
+    """Return a rule's name or codes, and alpha (None, a number, a pair or a tensor), as arguments of the ops.
+
+    For a chain's drafts (draft_tokens, max_draft or -1), the rule "synthetic" takes a rate for each position: a tuple,
+    or [n, G].
+    """
     if alpha is None and isinstance(rule, str) and rule == "exact":
         return _EXACT
     if alpha is not None and not isinstance(alpha, torch.Tensor):
@@ -110,7 +113,7 @@ def arguments(op: str, method: str, rule, alpha, device: torch.device, drafts=No
 
 
 def _of_python(alpha):
-    """A number or a tuple of numbers, of numpy's too."""
+    """Return a number or a tuple of numbers, with numpy's converted."""
     if isinstance(alpha, (tuple, list)):
         return tuple(x if isinstance(x, torch.Tensor) else _check.python_number(x) for x in alpha)
     return _check.python_number(alpha)
@@ -138,7 +141,7 @@ def _check_numbers(op, rule, alpha):
 
 
 def _rates(op, alpha, drafts, device):
-    """Rates of each position as [n or 1, positions, 1]; what is one rate for all as it came."""
+    """Return rates for each position as [n or 1, positions, 1]. One rate for all is returned unchanged."""
     draft_tokens, positions = drafts
     if positions < 0:
         positions = (1, *_check.tensor(op, "draft_tokens", draft_tokens).shape)[-1]
@@ -158,7 +161,7 @@ _NO_ALPHA = (NOT_GIVEN,) * 2
 
 
 def _alpha(op, alpha) -> tuple[torch.Tensor | None, tuple]:
-    """A tensor, or two numbers, or neither."""
+    """Return a tensor, or two numbers, or neither."""
     if alpha is None or isinstance(alpha, torch.Tensor):
         return alpha, ()
     given = _numbers(op, alpha)

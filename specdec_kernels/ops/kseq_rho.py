@@ -19,12 +19,12 @@ class KSeqRhoOutput(NamedTuple):
 
 
 def kseq_rho(p: Rows | torch.Tensor, q: Rows | torch.Tensor, k: int | torch.Tensor) -> KSeqRhoOutput:
-    """The best rho of K-SEQ selection for each pair of rows: k i.i.d. drafts from q, verified against p.
+    """Return the best rho of K-SEQ selection for each pair of rows: k i.i.d. drafts from q, verified against p.
 
     K-SEQ accepts the first draft x with u * rho * q(x) < p(x), and otherwise draws from norm((p - rho q)+). With
-    beta(rho) = sum min(q, p / rho) the emitted token has law p where f(rho) = 1 - (1 - beta)^k - rho * beta <= 0, and
-    the smallest such rho in [1, k] accepts most often. It is found as tightly as float32 weights allow, and always on
-    the side where f <= 0. Rows are compared as laws: each is divided by its total.
+    beta(rho) = sum min(q, p / rho) the emitted token follows p if f(rho) = 1 - (1 - beta)^k - rho * beta <= 0, and the
+    smallest such rho in [1, k] accepts most often. It is found as tightly as float32 weights allow, and always on the
+    side where f <= 0. Rows are compared as distributions: each is divided by its sum.
 
     Args:
         p: [N, V] target rows, ``Rows`` or a tensor: logits, with their stats [N, 4] or the parameters they are sampled
@@ -35,8 +35,8 @@ def kseq_rho(p: Rows | torch.Tensor, q: Rows | torch.Tensor, k: int | torch.Tens
 
     Returns:
         KSeqRhoOutput, float64: rho [N] in [1, k]; beta [N], the chance that one draft is accepted; p_acc [N] =
-        1 - (1 - beta)^k, the chance that one of k is. A pair with a row that is no law (NaN, inf, no mass) gives rho =
-        k, which is valid for every pair of laws, and beta = p_acc = NaN.
+        1 - (1 - beta)^k, the chance that one of k is. A pair with an invalid row (NaN, inf, no mass) gives rho = k,
+        which is valid for every pair of distributions, and beta = p_acc = NaN.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came. In a tensor a k below 1 raises on
@@ -48,7 +48,7 @@ def kseq_rho(p: Rows | torch.Tensor, q: Rows | torch.Tensor, k: int | torch.Tens
         [1.4568, 0.5432, 0.7914]
 
     Source: Sun et al. 2023, "SpecTr: Fast Speculative Decoding via Optimal Transport", K-SEQ (Algorithm 3 and its p*;
-    there p is the draft's law and q the target's).
+    there p is the draft's distribution and q the target's).
     """
     op = "kseq_rho"
     p, p_stats, q, q_stats = _pair.sides(op, p, q)

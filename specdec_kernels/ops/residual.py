@@ -12,7 +12,7 @@ _residual = _call.op("residual")
 def residual(
     p: torch.Tensor, q: torch.Tensor, *, num_rows: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The law a rejected position is drawn from, norm((p - q)+), as a probability row, with its mass.
+    """Return the distribution of the replacement for a rejected token, norm((p - q)+), and its mass before norm().
 
     For engines that compose their own step; ``verify_chain`` never writes this row.
 

@@ -11,7 +11,7 @@ _row_gap = _call.op("row_gap")
 
 
 def row_gap(p: Rows | torch.Tensor, q: Rows | torch.Tensor) -> torch.Tensor:
-    """How far each draft row is from its target row: what adaptive draft lengths, monitors and the cascades look at.
+    """Return the distance of each draft row from its target row, for adaptive draft lengths, monitors and cascades.
 
     A CPU reads each row of logits once, a GPU three times; once more where its stats are made here.
 
@@ -23,8 +23,8 @@ def row_gap(p: Rows | torch.Tensor, q: Rows | torch.Tensor) -> torch.Tensor:
 
     Returns:
         [N, 6] float32: TV = sum (p - q)+, the overlap sum min(p, q) (the chance that a draft is accepted), the
-        entropies H(p) and H(q) in nats, max p and max q; all of the distributions as they are sampled from. What
-        depends on an invalid row (NaN, inf, no mass) is NaN.
+        entropies H(p) and H(q) in nats, max p and max q; all of the distributions as they are sampled from.
+        Values that depend on an invalid row (NaN, inf, no mass) are NaN.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.

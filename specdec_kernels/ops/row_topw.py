@@ -20,7 +20,7 @@ class RowTopwOutput(NamedTuple):
 def row_topw(
     rows: Rows | torch.Tensor, score: torch.Tensor, w: int, *, num_rows: torch.Tensor | None = None
 ) -> RowTopwOutput:
-    """The w best continuations of each beam by one token: a step of beam search needs no others of its row.
+    """Return the w best continuations of each beam by one token, all that a step of beam search needs of its row.
 
     A continuation is worth score + ln p, rounded to float32 once, and of equal ones the lower id comes first. Scores
     are float32 because that is what beams are compared by, here as in engines: at -3000 two neighbours lie 0.00024
@@ -41,7 +41,7 @@ def row_topw(
 
     Returns:
         RowTopwOutput: scores [N, w] float32, descending, and ids [N, w] int64. An id below the cutoff, and one whose
-        logit is -inf or NaN, is worth -inf; a beam of score -inf has nothing else. A row that is no law (NaN, +inf,
+        logit is -inf or NaN, is worth -inf; a beam of score -inf has nothing else. An invalid row (NaN, +inf,
         nothing finite), and one whose score is NaN or +inf, has the ids 0, 1, ... and NaN for every score. An absent
         row has ids -1 and zeros.
 

@@ -62,7 +62,7 @@ def stack_rows(rows: Sequence[Rows]) -> Rows:
 
 
 def _look(op, name, x, dtypes, device):
-    """What an op would say of a tensor; no op is called."""
+    """Raise the error that an op would raise for a tensor; no op is called."""
     _check.tensor(op, name, x)
     if x.dtype not in dtypes:
         wanted, came = (" or ".join(str(d).removeprefix("torch.") for d in y) for y in (dtypes, (x.dtype,)))

@@ -19,25 +19,25 @@ class SupportOutput(NamedTuple):
 
 
 def support(rows: Rows | torch.Tensor, max_kept: int, *, num_rows: torch.Tensor | None = None) -> SupportOutput:
-    """Which ids each row keeps after temperature and filters: what a trainer renormalises over.
+    """Return the ids that each row keeps after temperature and filters, over which a trainer renormalises.
 
     One pass over the row from the cutoff in its stats, and no sort. ``bits`` holds the whole set whatever max_kept is;
     ``ids`` is the short form of it, complete where ``counts <= max_kept``.
 
     Args:
         rows: [N, V], ``Rows`` of logits with their stats [N, 4], or with filters, each a number or [N], of which stats
-            are made here. ``row`` [M] int32 or int64: which rows are asked for, each as often as it is named; one
-            outside [0, N) keeps nothing. None: every row, M = N. Penalties: [N] or numbers, lists [S, H] with
+            are made here. ``row`` [M] int32 or int64: the rows wanted, each as often as its index occurs; an
+            index outside [0, N) keeps nothing. None: every row, M = N. Penalties: [N] or numbers, lists [S, H] with
             ``penalties.row`` [N], ``penalties.drafted`` [N, n].
         max_kept: how many ids of a row there is room for, in [0, 2^24].
-        num_rows: [1] int32 or int64 on the device, of padded buffers: of what is asked for, rows from it on are absent,
-            and nothing of them is read. Below 0 it counts as 0, above M as M. None: all of it is there.
+        num_rows: [1] int32 or int64 on the device, of padded buffers: of the rows wanted, those from it on are absent
+            and not read. Below 0 it counts as 0, above M as M. None: all are present.
 
     Returns:
         SupportOutput: ids [M, max_kept] int32, ascending, then -1; where more are kept, the lowest max_kept of them.
         counts [M] int32, how many are kept, which may exceed max_kept. bits [M, ceil(V / 32)] int32: id v is kept
-        where bit v % 32 of word v // 32 is set. All logits equal to the cutoff are kept; of a greedy row its argmax
-        alone; of a row that is no law, and of an absent one, nothing.
+        where bit v % 32 of word v // 32 is set. All logits equal to the cutoff are kept. A greedy row keeps its argmax
+        only; an invalid row, and an absent one, keep nothing.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.

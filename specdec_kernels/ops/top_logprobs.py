@@ -22,7 +22,7 @@ class TopLogprobsOutput(NamedTuple):
 def top_logprobs(
     rows: Rows | torch.Tensor, k: int, tokens: torch.Tensor | None = None, *, num_rows: torch.Tensor | None = None
 ) -> TopLogprobsOutput:
-    """The k most likely ids of each row with their logprobs, and the logprob and rank of given ids.
+    """Return the k most likely ids of each row with their logprobs, and the logprob and rank of given ids.
 
     Rows without parameters have the model's own distribution (vLLM's ``raw_logprobs``); with a request's temperature
     and filters, or stats made with them, the one it samples from (``processed_logprobs``). Either way a row's order is
@@ -47,7 +47,7 @@ def top_logprobs(
         TopLogprobsOutput: ids [N, k] int64, the most likely first, the lowest id first among equal logits (-0 and +0
         are equal); logprobs [N, k] float32; token_logprobs [N, m] float32 and token_ranks [N, m] int64, the number of
         ids whose logit is at least the token's, itself included: 1 is the best. A greedy row has logprob 0 at its
-        argmax and -inf elsewhere. A token outside [0, V) has logprob -inf and rank 0. A row that is no law (NaN, +inf,
+        argmax and -inf elsewhere. A token outside [0, V) has logprob -inf and rank 0. An invalid row (NaN, +inf,
         nothing finite) has NaN for every logprob; its ids and ranks are those of its logits, with +inf first and NaN
         last, of rank 0. An absent row has ids -1 and zeros.
 

@@ -12,7 +12,7 @@ import torch
 from .outcomes import count_outcomes, distinct, token_rows
 from .statistics import ALPHA, FEWEST, Law, Report, check_counts, passed
 
-Model = Callable  # tuple of tokens -> [V], what the next token is drawn from
+Model = Callable  # tuple of tokens -> [V], the distribution of the next token
 Transform = Callable  # ([V], tuple of tokens) -> [V]
 Seed = int | Sequence[int] | np.random.Generator
 
@@ -38,7 +38,7 @@ def softmax(row, tokens=(), temperature: float = 1.0) -> np.ndarray:
 
 
 def probabilities(op: str, model: Model, tokens: tuple, transforms: Sequence[Transform] = ()) -> np.ndarray:
-    """The distribution of the token after `tokens`, looked at."""
+    """Return the distribution of the token after `tokens`, checked."""
     row = model(tokens)
     for transform in transforms:
         row = transform(row, tokens)
@@ -139,7 +139,7 @@ def complete_tokens(tokens, model: Model, length: int, seed: Seed = 0) -> np.nda
     rows, rng, known = token_rows("complete_tokens", tokens), np.random.default_rng(seed), {}
 
     def row(prefix):
-        """None where the model cannot emit the prefix."""
+        """Return the distribution after a prefix, or None if the model cannot emit the prefix."""
         if prefix not in known:
             before = row(prefix[:-1]) if prefix else None
             reached = not prefix or (before is not None and prefix[-1] < len(before) and before[prefix[-1]] > 0)
@@ -159,7 +159,7 @@ def complete_tokens(tokens, model: Model, length: int, seed: Seed = 0) -> np.nda
 
 
 def draw_from(p: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """n independent draws by inverse CDF; an id of probability 0 is never drawn."""
+    """Return n independent draws by inverse CDF. An id of probability 0 is never drawn."""
     edges = np.cumsum(p)
     return np.asarray(np.searchsorted(edges / edges[-1], rng.random(n), side="right"))
 

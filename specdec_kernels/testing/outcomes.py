@@ -10,7 +10,8 @@ import torch
 
 
 def token_rows(op: str, tokens) -> np.ndarray:
-    """What a sampler returned, as int64 [N, L] with pads of -1: a tensor or array, or a list of token lists."""
+    """Return a sampler's tokens as int64 [N, L] padded with -1. They may be a tensor, an array or a list of token
+    lists."""
     if isinstance(tokens, torch.Tensor):
         tokens = tokens.detach().cpu().numpy()
     elif not isinstance(tokens, np.ndarray):
@@ -30,8 +31,8 @@ def token_rows(op: str, tokens) -> np.ndarray:
 
 
 def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The distinct rows of int64 [N, L]: (rows [M, L], which of them each row is [N], how often each occurs [M])."""
-    code, codes = np.zeros(len(rows), dtype=np.int64), 1  # below `codes`, which stays below 2^62
+    """Return the distinct rows [M, L] of int64 [N, L], the index of each row among them [N], and their counts [M]."""
+    code, codes = np.zeros(len(rows), dtype=np.int64), 1  # code < codes < 2^62
     for column in rows.T:
         column = column - column.min(initial=0)
         if column.max(initial=0) >= 1 << 31:
@@ -45,7 +46,7 @@ def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def outcome(row: np.ndarray) -> tuple[int, ...]:
-    """A row without its pads."""
+    """Return a row without its padding."""
     return tuple(x for x in row.tolist() if x >= 0)
 
 

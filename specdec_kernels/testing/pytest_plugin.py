@@ -24,7 +24,7 @@ def pytest_generate_tests(metafunc):
 
 
 def asserted(request, check):
-    """check(), its report kept for the end of the run, raising where it fails."""
+    """Run check(), keep its report for the end of the run, and raise if it failed."""
 
     def call(*args, **options):
         report = check(*args, **options)

@@ -11,7 +11,7 @@ NEVER = -np.inf
 
 
 def noise(seed: int, width: int, spread: float = 1.5):
-    """Logits that depend on every token so far."""
+    """Return a model whose logits depend on every token so far."""
     return lambda tokens: spread * np.random.default_rng([seed, len(tokens), *tokens]).standard_normal(width)
 
 
@@ -20,7 +20,7 @@ def by_position(model):
 
 
 def turned(*rows):
-    """One row for each position, its entries turned by the last token and raised by a constant of no meaning."""
+    """Return a model with one row per position, rotated by the last token, plus a constant that changes nothing."""
     return lambda tokens: np.roll(rows[len(tokens)], sum(tokens[-1:])) + 40.0 * len(tokens)
 
 
@@ -30,7 +30,8 @@ def ln(*p):
 
 
 def gap(g: float) -> Case:
-    """Both sides put their mass on three of five tokens and share two; all else lies g to 2 g below."""
+    """Both sides have their mass on three of five tokens and share two of these. All other logits lie g to 2 g
+    lower."""
     p, q = [0.0, -0.9, -g, -0.5, -2 * g], [-g, 0.0, -0.5, -1.2, -g]
     return Case(
         f"gaps of {g:g}",
@@ -42,7 +43,7 @@ def gap(g: float) -> Case:
 
 
 def long_tail() -> Case:
-    """64 tokens, most of them improbable; of the bonus token only two, so that the sequences stay few."""
+    """64 tokens, most of them improbable. Only two are possible as the bonus token, so that there are few sequences."""
     tail = noise(8, 63, 0.5)(())
     p, q = (np.append(top, tail - np.log(63)) for top in (0.3, 1.0))
     bonus = np.full(64, NEVER)
@@ -57,7 +58,7 @@ def long_tail() -> Case:
 
 
 def forbidden() -> list[Case]:
-    """Tokens that one side forbids."""
+    """Some tokens have probability 0 on one side."""
     return [
         Case(
             "supports that differ",

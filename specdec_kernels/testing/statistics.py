@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts of outcomes compared with their exact distribution by a chi-square, its power stated."""
+"""A chi-square test of counted outcomes against their exact distribution, with its power."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 ALPHA = 1e-6  # a right sampler fails one test in a million
 POWER = 0.99
-FEWEST = 10.0  # expected draws of a cell of its own
+FEWEST = 10.0  # expected draws for a cell of its own
 
 Law = Mapping  # {outcome: probability}
 
@@ -68,7 +68,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """One line: verdict, p-value, smallest shift detected."""
+        """Return one line: verdict, p-value, smallest shift detected."""
         found = f"{'pass' if self.passed else 'FAIL'}, p = {self.p_value:.2g} (fails below {self.alpha:g}), "
         found += f"{self.draws} draws detect a shift of {self.detects:.4f} in total variation"
         return f"{self.name}: {found}" if self.name else found
@@ -157,7 +157,7 @@ def passed(report: Report) -> Report:
 
 
 def shared(drawn, expected, rare, fewest):
-    """The cells, the rare outcomes in one of them."""
+    """Return the cells, with the rare outcomes in one of them."""
     rest = drawn[rare].sum(), expected[rare].sum()
     drawn, expected = drawn[~rare], expected[~rare]
     if rest[1] >= fewest or not len(expected):
@@ -169,7 +169,7 @@ def shared(drawn, expected, rare, fewest):
 
 
 def chi_square(drawn, expected) -> tuple[float, int]:
-    """The statistic and its degrees of freedom."""
+    """Return the statistic and its degrees of freedom."""
     return float(((drawn - expected) ** 2 / expected).sum()), len(expected) - 1
 
 
@@ -178,13 +178,14 @@ def _float64(*values):
 
 
 def upper_poisson(k, mean) -> np.ndarray:
-    """P(Poisson(mean) >= k), elementwise; 1 where k = 0."""
+    """Return P(Poisson(mean) >= k), elementwise; 1 for k = 0."""
     k, mean = _float64(k, mean)
     return torch.where(k > 0, torch.special.gammainc(k.clamp(min=1), mean), 1.0).numpy()
 
 
 def chi_square_tail(x: float, freedom: int, noncentrality: float = 0.0) -> float:
-    """P(chi-square > x), right to 2e-9 of itself; noncentral, a mixture of central ones by Poisson weights."""
+    """Return P(chi-square > x), with a relative error of 2e-9. A noncentral one is a mixture of central ones with
+    Poisson weights."""
     if freedom == 0:
         return 1.0
     half = noncentrality / 2
@@ -195,19 +196,19 @@ def chi_square_tail(x: float, freedom: int, noncentrality: float = 0.0) -> float
 
 
 def detected(freedom: int, n: float, alpha: float) -> float:
-    """The total variation found with probability POWER by n draws; 1, nothing, where there is one cell."""
+    """Return the total variation that n draws detect with probability POWER; 1 (none) if there is one cell."""
     return min(1.0, math.sqrt(needed(freedom, alpha) / n) / 2) if freedom else 1.0
 
 
 @lru_cache(maxsize=1024)
 def needed(freedom: int, alpha: float) -> float:
-    """The noncentrality found with probability POWER."""
+    """Return the noncentrality that is detected with probability POWER."""
     critical = bisect(lambda x: chi_square_tail(x, freedom) < alpha, 2 * freedom - 4 * math.log(alpha) + 100)
     return bisect(lambda x: chi_square_tail(critical, freedom, x) > POWER, 4 * (critical + 100))
 
 
 def bisect(above, high: float) -> float:
-    """Where above() turns true on [0, high]."""
+    """Return the place in [0, high] at which above() becomes true."""
     low = 0.0
     for _ in range(50):
         middle = (low + high) / 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of a verifier on rows of known distribution: what it emits against the exact joint distribution."""
+"""A test of a verifier on rows of known distribution: its output against the exact joint distribution."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ EXPECTED = ("target", "token", "block")
 
 
 class Step(NamedTuple):
-    """What a verifier is given: n requests with G drafted tokens each. The tensors are on the CPU; see ``to``."""
+    """The input of a verifier: n requests with G drafted tokens each. The tensors are on the CPU; see ``to``."""
 
     target_logits: torch.Tensor  # [n, G+1, V] float32: row i follows i drafted tokens
-    target_probs: torch.Tensor  # [n, G+1, V] float32: what the target samples from at these rows
+    target_probs: torch.Tensor  # [n, G+1, V] float32: the distribution that the target samples from at these rows
     draft_tokens: torch.Tensor  # [n, G] int64
-    draft_logits: torch.Tensor  # [n, G, Vq] float32; of a one-hot draft 0 at the token, -inf elsewhere
-    draft_probs: torch.Tensor  # [n, G, Vq] float32: what the draft tokens were drawn from
+    draft_logits: torch.Tensor  # [n, G, Vq] float32; for a one-hot draft 0 at the token, -inf elsewhere
+    draft_probs: torch.Tensor  # [n, G, Vq] float32: the distribution of the draft tokens
     seed: torch.Tensor  # [n] int64, one for each request
-    one_hot: bool  # the drafts are certain (n-gram, prompt lookup): an engine may take them without rows
+    one_hot: bool  # the drafts are one-hot (n-gram, prompt lookup): an engine may take them without rows
 
     def to(self, device) -> Step:
         moved: dict[str, Any] = {
@@ -44,7 +44,7 @@ class Side:
         self.model, self.transform, self.known = model, transform, {}
 
     def rows(self, prefix: tuple) -> tuple[np.ndarray, np.ndarray]:
-        """float32 logits, and the float64 probabilities of just these."""
+        """Return float32 logits, and the float64 probabilities computed from these."""
         if prefix not in self.known:
             logits = np.asarray(self.model(prefix)).astype(np.float32)
             self.known[prefix] = logits, np.asarray(self.transform(logits, prefix), dtype=np.float64)
@@ -54,7 +54,8 @@ class Side:
         return self.rows(prefix)[1]
 
     def after(self, prefixes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of prefixes [n, i]: the rows after distinct ones, logits [m, V] and probabilities [m, V], and whose [n]."""
+        """Return the rows after distinct prefixes among [n, i]: logits [m, V], probabilities [m, V], and each prefix's
+        row [n]."""
         found, which, _ = distinct(prefixes)
         logits, probs = zip(*[self.rows(tuple(prefix)) for prefix in found.tolist()])
         return np.stack(logits), np.stack(probs), which
@@ -118,7 +119,8 @@ class Case:
         return chain_law(p, q, self.length, method=expected)
 
     def step(self, seeds: torch.Tensor, draft: Callable | None = None) -> Step:
-        """Draft tokens for requests of these seeds, and the rows of both sides. draft: as for ``check_verifier``."""
+        """Draft tokens for requests with these seeds, and return the rows of both sides. draft: as for
+        ``check_verifier``."""
         rng, tokens = generator(seeds, "draft"), np.zeros((len(seeds), 0), dtype=np.int64)
         target, drafts = [self.p.after(tokens)], []
         for i in range(self.length):
@@ -142,7 +144,7 @@ class Case:
 
 
 def generator(seeds: torch.Tensor, of: str) -> np.random.Generator:
-    """The harness's own numbers for a batch, which no verifier shares."""
+    """Return the harness's own random generator for a batch, which no verifier shares."""
     return np.random.default_rng([int(seeds[0]) & (1 << 63) - 1, *of.encode()])
 
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small kernels in the patterns of ours, each without and with defects, which the harness must find.
+// Small kernels that use the same patterns as ours. Each can have a defect, which the harness must find.
 #include <stdexcept>
 
 #include "sample.h"
@@ -89,7 +89,7 @@ __global__ void grid_sum(const float* x, int n, float* parts, unsigned* counter,
   }
 }
 
-// Writes when each thread runs: the schedule itself.
+// Writes each thread's place in the schedule.
 __global__ void turns(unsigned* counter, int* out) {
   out[blockIdx.x * kThreads + threadIdx.x] = int(atomicAdd(counter, 1));
 }
