@@ -122,7 +122,8 @@ NOT_WALKED = {  # fields that the op does not take, or that no example gives
     "row_stats": {"rows.row", "rows.stats"},
     "sample": {"rows.row"},
     **dict.fromkeys(
-        ("row_gap", "kseq_rho"), {f"{side}.{x}" for side in "pq" for x in ("row", "top_k", "min_p", "penalties")}
+        ("row_gap", "kseq_rho"),
+        {f"{side}.{x}" for side in "pq" for x in ("row", "top_k", "min_p", "penalties", "bias")},
     ),
 }
 
@@ -225,8 +226,9 @@ def strided(x):
     """Return the same values as a column of a table, if an op reads such a tensor without a copy."""
     if isinstance(x, sk.Rows):
         return sk.Rows(x.logits, *map(strided, x[1:]))
-    if isinstance(x, sk.Penalties):  # a list must be contiguous
-        return x._replace(**{name: strided(y) for name, y in x._asdict().items() if name not in ("ids", "counts")})
+    if isinstance(x, (sk.Penalties, sk.Bias)):  # a list must be contiguous, but for the ids of a bias
+        lists = ("ids", "counts") if isinstance(x, sk.Penalties) else ("values",)
+        return x._replace(**{name: strided(y) for name, y in x._asdict().items() if name not in lists})
     if isinstance(x, tuple):
         return tuple(map(strided, x))
     return torch.stack([x, x, x], -1)[..., 0] if isinstance(x, torch.Tensor) else x
