@@ -12,6 +12,7 @@ from specdec_kernels.ops.kseq_rho import KSeqRhoOutput as KSeqRhoOutput, kseq_rh
 from specdec_kernels.ops.residual import residual as residual
 from specdec_kernels.ops.row_gap import row_gap as row_gap
 from specdec_kernels.ops.row_stats import row_stats as row_stats
+from specdec_kernels.allowed import Allowed as Allowed
 from specdec_kernels.bias import Bias as Bias
 from specdec_kernels.penalties import Penalties as Penalties, history as history
 from specdec_kernels.rows import Rows as Rows

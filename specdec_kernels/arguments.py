@@ -93,22 +93,22 @@ def _side(public, logits, rows, V, per="row", takes=SIDE, row="", optional=False
         name = "" if field not in takes else logits if field == "logits" else prefix + field
         if field != "numbers" or name:
             yield fields[field]._replace(name=name, public="" if field == "numbers" else f"{public}.{field}")
-    for view in ("penalties", "bias"):  # their parts: _views()
+    for view in ("penalties", "bias", "allowed"):  # their parts: _views()
         yield Argument("", "float32", optional=True, public=f"{public}.{view}")
 
 
 def _views(side, per, prefix="", positions=()):
-    """Yield the arguments of a side's views, the fields of Penalties and Bias. positions: the shapes of positions."""
-    lead = LEADS[per]
-    fields = [(x, "float32", f"{lead} | 1", per, f"penalties.{x}") for x in ("repetition", "frequency", "presence")]
-    fields += [("penalty_numbers", "numbers", "", "all", "")]
-    fields += [(f"history_{x}", "int32", "S, H", "all", f"penalties.{x}") for x in ("ids", "counts")]
-    fields += [("history_row", "integers", lead, per, "penalties.row")]
-    fields += [("bias_ids", "integers", "S, I", "all", "bias.ids")]
-    fields += [("bias_values", "float32", "S, I", "all", "bias.values")]
-    fields += [("bias_row", "integers", " | ".join((lead, *positions)), per, "bias.row")]
-    if per == "row":  # ops on requests take the drafted tokens anyway
-        fields += [("drafted", "integers", "N, n", per, "penalties.drafted")]
+    """Yield the arguments of a side's views: the fields of Penalties, Bias and Allowed, those of positions too."""
+    lead, each = LEADS[per], " | ".join((LEADS[per], *positions))
+    fields = [
+        *((x, "float32", f"{lead} | 1", per, f"penalties.{x}") for x in ("repetition", "frequency", "presence")),
+        ("penalty_numbers", "numbers", "", "all", ""),
+        *((f"history_{x}", "int32", "S, H", "all", f"penalties.{x}") for x in ("ids", "counts")),
+        ("history_row", "integers", lead, per, "penalties.row"), ("bias_ids", "integers", "S, I", "all", "bias.ids"),
+        ("bias_values", "float32", "S, I", "all", "bias.values"), ("bias_row", "integers", each, per, "bias.row"),
+        ("allowed_bits", "int32", "S, W", "all", "allowed.bits"), ("allowed_row", "integers", each, per, "allowed.row"),
+        *[("drafted", "integers", "N, n", per, "penalties.drafted")] * (per == "row"),  # other ops take drafts anyway
+    ]  # fmt: skip
     for name, kind, shape, of, field in fields:
         yield Argument(prefix + name, kind, shape, of, True, field and f"{side}.{field}", is_view=True)
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from specdec_kernels.allowed import Allowed
 from specdec_kernels.bias import Bias
 from specdec_kernels.penalties import Penalties
 
@@ -39,6 +40,8 @@ class Rows(NamedTuple):
             row; hand over the penalties with them.
         bias: ``Bias``, numbers that are added to some logits before the penalties, in the same ops. Stats stand for the
             row with its bias; hand over the bias with them.
+        allowed: ``Allowed``, masks of the ids that rows may have, applied after the penalties, in the same ops. Stats
+            stand for the masked row; hand over the masks with them.
 
     Filters apply in the order temperature, min-p, top-k, then top-p over what is left, each exactly and without sorting
     the vocabulary. Ties at a cutoff all stay.
@@ -59,3 +62,4 @@ class Rows(NamedTuple):
     row: torch.Tensor | None = None
     penalties: Penalties | None = None
     bias: Bias | None = None
+    allowed: Allowed | None = None

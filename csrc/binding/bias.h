@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "../core/bias.h"
-#include "check.h"
+#include "lists.h"
 
 namespace specdec {
 
@@ -21,52 +21,26 @@ constexpr size_t kBiasArguments = 3;
 #define SPECDEC_GIVEN_BIAS(side, prefix) \
   GivenBias { side, prefix##bias_ids, prefix##bias_values, prefix##bias_row }
 
-// The positions of a call's requests: `each` of every request, or ragged positions, `all` in number. Ops on rows [N, V]
-// have one of every row.
-struct Positions {
-  int64_t B, each, all;
-  const char* shape;  // of one number for every position, in errors; null: requests have one position
-};
-
 // The bias of one side: lists of requests or of positions
 inline Bias bias(const Op& op, const GivenBias& given, const Positions& positions) {
   Bias p;
   if (!given.ids && !given.values && !given.row) return p;
-  const auto& [B, each, all, shape] = positions;
   check(given.ids && given.values, op, given.field("bias.ids"), " and values must be given with a bias, got ",
         given.ids      ? "ids alone"
         : given.values ? "values alone"
                        : "neither");
   check_dims(op, given.field("bias.ids"), *given.ids, "S, I");
-  p.S = given.ids->size(0), p.n = given.ids->size(1);
+  p.n = given.ids->size(1);
   p.ids = ints(op, given.field("bias.ids"), *given.ids, given.ids->stride(1));
   p.ids_stride = given.ids->stride(0);
   check(p.n <= INT32_MAX, op, given.field("bias.ids"), " must have fewer than 2^31 columns, got ", p.n);
   check_device(op, given.field("bias.values"), *given.values);
-  check_shape(op, given.field("bias.values"), *given.values, {{"S", p.S}, {"I", p.n}});
+  check_shape(op, given.field("bias.values"), *given.values, {{"S", given.ids->size(0)}, {"I", p.n}});
   check_float32(op, given.field("bias.values"), *given.values);
-  check(p.n <= 1 || given.values->stride(1) == 1 || p.S == 0, op, given.field("bias.values"),
+  check(p.n <= 1 || given.values->stride(1) == 1 || given.values->numel() == 0, op, given.field("bias.values"),
         " must be contiguous in its last dimension, got strides ", bracketed(given.values->strides()));
   p.values = static_cast<const float*>(data_of(*given.values)), p.values_stride = given.values->stride(0);
-  const bool ragged = each < 0;
-  if (!given.row) {
-    const bool of_positions = shape && p.S == all && p.S != B;
-    check(p.S == B || of_positions, op, given.field("bias.ids"), " must be of ", B, " lists", shape ? ", or " : "",
-          shape ? std::to_string(all) : "", ", or bias.row be given, got ", p.S);
-    if (of_positions) p.request_stride = ragged ? 0 : each, p.position_stride = 1;
-    return p;
-  }
-  const Tensor& row = *given.row;
-  p.row = ints(op, given.field("bias.row"), row, 1);
-  if (row.dim() == 1 && row.size(0) == B) {
-    p.request_stride = row.stride(0);
-  } else {
-    const bool fits = shape && (ragged ? row.dim() == 1 && row.size(0) == all
-                                       : row.dim() == 2 && row.size(0) == B && row.size(1) == each);
-    check(fits, op, given.field("bias.row"), " must have shape [", B, "]", shape ? " or " : "", shape ? shape : "",
-          ", got ", bracketed(row.sizes()));
-    p.request_stride = ragged ? 0 : row.stride(0), p.position_stride = row.stride(ragged ? 0 : 1);
-  }
+  take_lists(op, given.field("bias.ids"), given.field("bias.row"), p, given.ids->size(0), given.row, positions);
   return p;
 }
 
@@ -90,17 +64,9 @@ inline void sort_bias([[maybe_unused]] const Op& op, [[maybe_unused]] const char
     for (int64_t j = 0; j < bias.n; ++j)
       bias.sorted[s * bias.n + j] = {int32_t(order[j].first), bias.value(s, order[j].second)};
   };
-  for (int64_t b = 0; b < present.of(positions.B); ++b) {
-    const int64_t there = bias.position_stride == 0 ? 1
-                          : positions.each >= 0     ? positions.each
-                                                    : window.starts[b + 1] - window.starts[b] + 1;
-    for (int64_t i = 0; i < there; ++i) {
-      const int64_t s = bias.list(window, b, i);
-      check(s >= -1 && s < bias.S, op, Name(side, "bias.row"), " must be in [-1, ", bias.S, "), got ", s,
-            " of request ", b);
-      if (s >= 0 && !done[s]) sort(s), done[s] = true;
-    }
-  }
+  for_lists(op, {side, "bias.row"}, bias, window, positions, present, [&](int64_t s) {
+    if (!done[s]) sort(s), done[s] = true;
+  });
 #endif
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The views of rows as the dispatcher passes them: a bias and penalties, at the end of an op's arguments
+// The views of rows as the dispatcher passes them: penalties, a bias and a mask, at the end of an op's arguments
 #pragma once
 
 #include "../core/rows.h"
 #include "bias.h"
+#include "mask.h"
 #include "penalties.h"
 #include "without_views.h"
 
@@ -12,12 +13,16 @@ namespace specdec {
 struct GivenViews {
   GivenPenalties penalties;
   GivenBias bias;
+  GivenMask mask;
 };
 
-#define SPECDEC_VIEWS_ARGUMENTS(prefix) SPECDEC_PENALTIES_ARGUMENTS(prefix), SPECDEC_BIAS_ARGUMENTS(prefix)
-constexpr size_t kViewsArguments = kPenaltiesArguments + kBiasArguments;
-#define SPECDEC_GIVEN_VIEWS(side, prefix) \
-  GivenViews { SPECDEC_GIVEN_PENALTIES(side, prefix), SPECDEC_GIVEN_BIAS(side, prefix) }
+#define SPECDEC_VIEWS_ARGUMENTS(prefix) \
+  SPECDEC_PENALTIES_ARGUMENTS(prefix), SPECDEC_BIAS_ARGUMENTS(prefix), SPECDEC_MASK_ARGUMENTS(prefix)
+constexpr size_t kViewsArguments = kPenaltiesArguments + kBiasArguments + kMaskArguments;
+#define SPECDEC_GIVEN_VIEWS(side, prefix)                                                                     \
+  GivenViews {                                                                                                \
+    SPECDEC_GIVEN_PENALTIES(side, prefix), SPECDEC_GIVEN_BIAS(side, prefix), SPECDEC_GIVEN_MASK(side, prefix) \
+  }
 
 // The views of B requests or rows, which have these positions. `window` holds their drafted tokens.
 inline Views views(const Op& op, const GivenViews& given, const Positions& positions, const Window& window,
@@ -25,6 +30,7 @@ inline Views views(const Op& op, const GivenViews& given, const Positions& posit
   Views v;
   v.penalties = penalties(op, given.penalties, positions.B, present);
   v.bias = bias(op, given.bias, positions);
+  v.mask = mask(op, given.mask, positions, window, present);
   v.window = window;
   check(!v || positions.B <= INT32_MAX, op, Name(given.penalties.side, "penalties"),
         " must be of fewer than 2^31 rows, got ", positions.B);
@@ -38,7 +44,7 @@ inline void take_views(const Op& op, Rows& rows, const GivenViews& given, const 
   rows.views = views(op, given, positions, window, present);
   if (!rows.views) return;
   const char* const side = given.bias.side;
-  const char* const field = rows.views.penalties ? "penalties" : "bias";
+  const char* const field = rows.views.penalties ? "penalties" : rows.views.bias ? "bias" : "allowed";
   const char* const needs = rows.views.penalties ? " need " : " needs ";
   check(bool(rows.memory), op, Name(side, field), needs, Name(side, "logits"), ", got none");
   check(rows.kind == Kind::kLogits, op, Name(side, field), needs, Name(side, "kind"), "='logits', got 'probs'");

@@ -9,12 +9,10 @@
 
 namespace specdec {
 
-struct Bias {
+struct Bias : Lists {
   Ints ids;                       // [S, I]; a negative id is padding
   const float* values = nullptr;  // [S, I]
-  int64_t S = 0, n = 0, ids_stride = 0, values_stride = 0;
-  Ints row;  // the number of each request's or position's list, -1: none; null: the lists are in that order
-  int64_t request_stride = 1, position_stride = 0;  // of `row`, or of the lists
+  int64_t n = 0, ids_stride = 0, values_stride = 0;
 
 #ifndef SPECDEC_IN_CUDA
   struct Entry {
@@ -25,13 +23,6 @@ struct Bias {
 #endif
 
   SPECDEC_HD explicit operator bool() const { return bool(ids); }
-  // The number of the list at a position of request b
-  SPECDEC_HD int64_t list(const Window& window, int64_t b, int64_t position) const {
-    const bool ragged = position_stride != 0 && window.starts;
-    const int64_t first = ragged ? (window.start(b) + b) * position_stride : b * request_stride;
-    const int64_t at = first + position * position_stride;
-    return row ? row.at(at) : at;
-  }
   SPECDEC_HD int64_t id(int64_t s, int64_t j) const { return ids.at(s * ids_stride + j * ids.stride); }
   SPECDEC_HD float value(int64_t s, int64_t j) const { return values[s * values_stride + j]; }
 };

@@ -76,8 +76,7 @@ class Row {
                       [[maybe_unused]] int64_t view_number) const {
     Row row = *this;
 #ifndef SPECDEC_IN_CUDA
-    if (views && (views.penalises(b) || views.bias_list(b, position) >= 0))
-      row.view = {&views, int32_t(b), int32_t(position)};
+    if (views && views.change(b, position)) row.view = {&views, int32_t(b), int32_t(position)};
 #else
     if (views.seen && views.seen[view_number].entries)
       row.data_ = reinterpret_cast<const char*>(views.seen + view_number) + 1;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a request changes a row before it samples from it: a bias on some ids, then penalties on ids that it has used. On
-// the CPU a Row carries a View, and cpu/views.cpp changes entries as they are read. In CUDA a launch first lists the
-// entries that change (cuda/views.cuh), and a Row refers to that list (Seen, below).
+// How a request changes a row before it samples from it: a bias on some ids, then penalties on ids that it has used,
+// then a mask. On the CPU a Row carries a View, and cpu/views.cpp changes entries as they are read. In CUDA a launch
+// first lists the entries that change (cuda/views.cuh), and a Row refers to that list (Seen, below).
 #pragma once
 
 #include "bias.h"
+#include "mask.h"
 #include "penalties.h"
 
 namespace specdec {
@@ -15,20 +16,26 @@ struct Seen;
 struct Views {
   Bias bias;
   Penalties penalties;
+  Mask mask;
   Window window;
 #ifdef SPECDEC_IN_CUDA
   Seen* seen = nullptr;  // [positions of this side], written by cuda/views.cuh
 #endif
 
-  SPECDEC_HD explicit operator bool() const { return bias || penalties; }
+  SPECDEC_HD explicit operator bool() const { return bias || penalties || mask; }
   SPECDEC_HD bool penalises(int64_t b) const { return penalties && penalties.amounts(b).any(); }
   // Whether a request's amounts and the numbers of its lists are valid. In GPU tensors nothing checked them before.
   SPECDEC_HD bool fine(int64_t b, int64_t position) const {
-    const int64_t s = bias_list(b, position);
-    return (!penalties || penalties.fine(b)) && s >= -1 && s < bias.S;
+    const int64_t s = bias_list(b, position), m = mask_list(b, position);
+    return (!penalties || penalties.fine(b)) && s >= -1 && s < bias.S && m >= -1 && m < mask.S;
   }
   // The number of the bias list at a position of request b; -1: none
   SPECDEC_HD int64_t bias_list(int64_t b, int64_t position) const { return bias ? bias.list(window, b, position) : -1; }
+  SPECDEC_HD int64_t mask_list(int64_t b, int64_t position) const { return mask ? mask.list(window, b, position) : -1; }
+  // Whether request b changes a row at a position
+  SPECDEC_HD bool change(int64_t b, int64_t position) const {
+    return penalises(b) || bias_list(b, position) >= 0 || mask_list(b, position) >= 0;
+  }
 };
 
 // How request b sees a row: the tokens up to `position` of its window count. Position 0: an empty window.
@@ -54,7 +61,9 @@ struct Seen {
   const void* data;
   const Entry* entries;   // none: the request sees the row as it lies
   const int32_t* begins;  // [spans + 1], for the spans of all chunks of the row
-  bool invalid;           // all entries are NaN
+  const uint32_t* words;  // the mask, of W words; null: none
+  int64_t W;
+  bool invalid;  // all entries are NaN
 };
 #endif
 

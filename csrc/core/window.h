@@ -27,4 +27,19 @@ struct Window {
   }
 };
 
+// S lists, of which every request or every position has one or none
+struct Lists {
+  int64_t S = 0;
+  Ints row;  // the number of each request's or position's list, -1: none; null: the lists are in that order
+  int64_t request_stride = 1, position_stride = 0;  // of `row`, or of the lists
+
+  // The number of the list at a position of request b
+  SPECDEC_HD int64_t list(const Window& window, int64_t b, int64_t position) const {
+    const bool ragged = position_stride != 0 && window.starts;
+    const int64_t first = ragged ? (window.start(b) + b) * position_stride : b * request_stride;
+    const int64_t at = first + position * position_stride;
+    return row ? row.at(at) : at;
+  }
+};
+
 }  // namespace specdec

@@ -20,8 +20,10 @@ class RowReader {
 
   // Entry v of a row, which this process must have
   float entry(const Row& row, int64_t v) const {
+    const Changes changes = row.view ? changes_in(row.view, v, 1) : Changes();
+    if (changes.empty) return -HUGE_VALF;
     float z = number_at(row.pointer(), row.dtype, place(row, v));
-    if (row.view) change(row.view, changes_in(row.view, v, 1), v, 1, &z);
+    if (changes) change(row.view, changes, v, 1, &z);
     return z;
   }
 
@@ -46,10 +48,19 @@ class RowReader {
  private:
   // m entries of chunk c as the row's view changes them, and `pad` up to n. The result is in buf if it changes any.
   const float* load(const Row& row, const Changes& changes, int64_t c, int m, int n, float pad, float* buf) const {
+    if (changes.empty) {  // the row is not read
+      std::fill(buf, buf + m, -HUGE_VALF), std::fill(buf + m, buf + padded(n), pad);
+      return buf;
+    }
     const float* const z = kernels.load(at(row, c), m, n, pad, buf);
     if (!changes) return z;
     if (z != buf) std::copy(z, z + padded(n), buf);
     change(row.view, changes, c * kChunk, m, buf);
+    if (!changes.masked) return buf;
+    uint32_t words[kChunk / 32];
+    mask_words(row.view, c * kChunk, words);
+    kernels.mask(buf, m, words);
+    std::fill(buf + m, buf + padded(n), pad);
     return buf;
   }
   int64_t place(const Row& row, int64_t v) const { return split_ ? v - first(row) : v; }

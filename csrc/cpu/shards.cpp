@@ -37,7 +37,7 @@ ShardTask::ViewKey ShardTask::key_of(const View& view) {
   const bool penalised = of.penalises(view.request);
   const Amounts x = penalised ? of.penalties.amounts(view.request) : Amounts{1, 0, 0};
   const int64_t s = penalised ? of.penalties.list(view.request) : 0;
-  const int64_t bias = of.bias_list(view.request, view.position);
+  const int64_t bias = of.bias_list(view.request, view.position), masked = of.mask_list(view.request, view.position);
   return {int64_t(of.penalties.ids + s * of.penalties.ids_stride),
           int64_t(of.penalties.counts + s * of.penalties.counts_stride),
           bits(x.repetition),
@@ -46,6 +46,7 @@ ShardTask::ViewKey ShardTask::key_of(const View& view) {
           bias < 0 ? 0 : int64_t(of.bias.ids.data),
           bias < 0 ? 0 : int64_t(of.bias.values),
           bias,
+          masked < 0 ? 0 : int64_t(of.mask.of(masked)),
           view.position};
 }
 

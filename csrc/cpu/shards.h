@@ -149,7 +149,7 @@ class ShardTask {
     std::vector<char> mine;
     std::function<void(const char* all, size_t n)> take;
   };
-  using ViewKey = std::array<int64_t, 9>;
+  using ViewKey = std::array<int64_t, 10>;
   using RowKey = std::pair<ViewKey, std::array<int64_t, 7>>;
 
   static ViewKey key_of(const View& view);

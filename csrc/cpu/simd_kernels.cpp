@@ -39,6 +39,15 @@ const float* load(Entries z, int n, int total, float pad, float* buf) {
   return buf;
 }
 
+void mask(float* z, int n, const uint32_t* words) {
+  Bits lane;
+  for (int j = 0; j < W; ++j) lane[j] = 1u << j;
+  for (int i = 0; i < n; i += W) {
+    const Bits bits = Bits{} + (words[i / 32] >> i % 32);
+    store_f(z + i, select((I)((bits & lane) != 0), load_f(z + i), splat(-HUGE_VALF)));
+  }
+}
+
 float max(Entries entries, int n) {
   F m[A];
   for (int a = 0; a < A; ++a) m[a] = splat(-HUGE_VALF);
@@ -207,6 +216,7 @@ void clipped_sums(const float* p, const float* q, int n, const float* t, double*
 #define SPECDEC_TABLE(isa) SPECDEC_TABLE_(isa)
 extern const RowKernels SPECDEC_TABLE(SPECDEC_ISA) = {SPECDEC_STRING(SPECDEC_ISA),
                                                       load,
+                                                      mask,
                                                       chunk_max,
                                                       max,
                                                       exp_sum,

@@ -39,6 +39,8 @@ struct RowKernels {
   const char* isa;
   // n entries as floats: in place if possible, else in buf [padded(total)], which holds `pad` from n on. total >= n.
   const float* (*load)(Entries z, int n, int total, float pad, float* buf);
+  // z = -inf for ids whose bits in `words` are not set. Writes whole vectors.
+  void (*mask)(float* z, int n, const uint32_t* words);
   // `lanes` [kPad], if not null, become the maxima of the entries at the same place in a group of kPad.
   ChunkMax (*chunk_max)(Entries z, int n, float* lanes);
   float (*max)(Entries z, int n);  // ignores NaN

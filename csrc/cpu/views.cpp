@@ -98,7 +98,30 @@ void penalise(const View& view, const Changes& changes, int64_t begin, int n, fl
   });
 }
 
+void look_at_mask(const View& view, int64_t begin, int n, Changes& changes) {
+  const Mask& mask = view.of->mask;
+  const int64_t s = view.of->mask_list(view.request, view.position);
+  if (s < 0) return;
+  if (n == 1) {
+    changes.masked = changes.empty = !mask.allows(mask.of(s), begin);
+    return;
+  }
+  uint32_t words[kChunk / 32], any = 0, all = ~0u;
+  mask_words(view, begin, words);
+  for (int w = 0; w < n / 32; ++w) any |= words[w], all &= words[w];
+  if (const uint32_t rest = (1u << n % 32) - 1) any |= words[n / 32] & rest, all &= words[n / 32] | ~rest;
+  changes.masked = all != ~0u, changes.empty = any == 0;
+}
+
 }  // namespace
+
+void mask_words(const View& view, int64_t begin, uint32_t (&words)[kChunk / 32]) {
+  const Mask& mask = view.of->mask;
+  const uint32_t* const list = mask.of(view.of->mask_list(view.request, view.position));
+  const int64_t first = begin / 32, there = std::clamp<int64_t>(mask.W - first, 0, kChunk / 32);
+  std::copy(list + first, list + first + there, words);
+  std::fill(words + there, words + kChunk / 32, 0u);
+}
 
 Changes changes_in(const View& view, int64_t begin, int n) {
   static thread_local int64_t near_bias = 0, near_used = 0;
@@ -107,6 +130,7 @@ Changes changes_in(const View& view, int64_t begin, int n) {
     const Ascending list{[bias](int64_t j) { return bias[j].id; }, view.of->bias.n};
     changes.bias = list.in(begin, begin + n, near_bias);
   }
+  look_at_mask(view, begin, n, changes);
   if (!view.of->penalises(view.request)) return changes;
   changes.used = List(view).ascending().in(begin, begin + n, near_used);
   for_window(view, view.position, [&](int64_t v, int64_t) { changes.drafted |= v >= begin && v < begin + n; });

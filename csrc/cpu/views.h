@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Applies the view of a row to its entries. Only ids that have a bias, or that the request has used, change.
+// Applies the view of a row to its entries. Those of ids that have a bias, that the request has used or that its mask
+// forbids change.
 #pragma once
 
 #include <cstdint>
 
-#include "../core/views.h"
+#include "../core/row.h"
 
 namespace specdec {
 
@@ -17,13 +18,17 @@ struct Changes {
   };
   Places bias, used;
   bool drafted = false;
-  explicit operator bool() const { return bias || used || drafted; }
+  bool masked = false, empty = false;  // whether some, and whether all of the ids are forbidden
+  explicit operator bool() const { return bias || used || drafted || masked; }
 };
 
 // What changes in the ids [begin, begin + n)
 Changes changes_in(const View& view, int64_t begin, int n);
 
-// Changes e, the n entries from id `begin` on.
+// Writes the words of the view's mask for a chunk of ids from `begin` on. Those beyond the mask are 0.
+void mask_words(const View& view, int64_t begin, uint32_t (&words)[kChunk / 32]);
+
+// Changes e, the n entries from id `begin` on, but for the mask.
 void change(const View& view, const Changes& changes, int64_t begin, int n, float* e);
 
 }  // namespace specdec

@@ -9,6 +9,7 @@ namespace specdec {
 // Entry v under a view; `lying` is its stored value.
 SPECDEC_HD_APART float seen_entry(const Seen& view, int64_t v, float lying) {
   if (view.invalid) return NAN;
+  if (view.words && !(v / 32 < view.W && view.words[v / 32] >> v % 32 & 1)) return -HUGE_VALF;
   const int end = view.begins[v / Seen::kSpan + 1];
   for (int i = view.begins[v / Seen::kSpan]; i < end; ++i) {
     if (view.entries[i].id == v) return view.entries[i].value;
@@ -39,6 +40,14 @@ SPECDEC_DEVICE void see(const Row& row, int64_t begin, int left, float (&z)[N]) 
 #pragma unroll
       for (int e = 0; e < kWidth; ++e) z[j * kWidth + e] = at == e ? seen.value : z[j * kWidth + e];
     }
+  }
+  if (!opaque(row.view())->words) return;
+#pragma unroll
+  for (int r = 0; r < N; ++r) {
+    const int64_t v = begin + step_of(r);
+    const Seen* const view = opaque(row.view());
+    const bool allowed = v / 32 < view->W && view->words[v / 32] >> v % 32 & 1;
+    z[r] = allowed || step_of(r) >= left ? z[r] : -HUGE_VALF;
   }
 }
 

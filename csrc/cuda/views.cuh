@@ -174,19 +174,21 @@ SPECDEC_DEVICE void make_view(const Views& views, const ViewLists& lists, int64_
                               int64_t position) {
   Seen::Entry* const entries = lists.entries + number * lists.room;
   int32_t* const begins = lists.begins + number * (lists.spans + 1);
+  const uint32_t* words = nullptr;
   const auto leave = [&](const Seen::Entry* seen, bool invalid) {
-    if (threadIdx.x == 0) views.seen[number] = {memory_of(row), seen, begins, invalid};
+    if (threadIdx.x == 0) views.seen[number] = {memory_of(row), seen, begins, words, views.mask.W, invalid};
   };
   if (!views.fine(b, position)) return leave(entries, true);
   const bool penalises = views.penalises(b);
-  if (!penalises && views.bias_list(b, position) < 0) return leave(nullptr, false);
+  if (!views.change(b, position)) return leave(nullptr, false);
+  if (views.mask_list(b, position) >= 0) words = views.mask.of(views.mask_list(b, position));
   LooseIds loose(views, b, position, penalises, lists.loose, lists.ids + number * 3 * lists.loose);
   const UsedList list = penalises ? UsedList(views.penalties, views.penalties.list(b)) : UsedList();
   const int H = ids_in(list);
   if (H < 0) return leave(entries, true);
   const Amounts amounts = penalises ? views.penalties.amounts(b) : Amounts{1, 0, 0};
   const int all = put_entries(list, H, loose, amounts, row, entries), inside = place_in(entries, all, row.V);
-  if (all == 0) return leave(nullptr, false);
+  if (all == 0 && !words) return leave(nullptr, false);
 #pragma unroll 1
   for (int c = threadIdx.x; c <= lists.spans; c += kThreads)
     begins[c] = place_in(entries, inside, int64_t{c} * Seen::kSpan);

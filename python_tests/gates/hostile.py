@@ -179,9 +179,28 @@ def bias(rng, n, V, positions=()):
     return out._replace(row=torch.tensor(numbers, dtype=wide).reshape(shape))
 
 
+def allowed(rng, n, V, positions=()):
+    """Return, in some calls, masks of n requests or rows, or of their positions, by number or one each; or None."""
+    if not given(rng, 0.3):
+        return None
+    wrong, count, by_number = given(rng, 0.04), math.prod(positions) if positions else n, given(rng)
+    S, W = (
+        rng.choice((1, 3)) if by_number else rng.choice((n, count)),
+        max(0, -(-V // 32) + rng.choice((-1, 0, 0, 0, 1))),
+    )
+    words = (-1, 0, 1, -(2**31), 0x55555555, rng.getrandbits(31))
+    bits = torch.tensor([[rng.choice(words) for _ in range(W)] for _ in range(S)], dtype=torch.int32).reshape(S, W)
+    if not by_number:
+        return sk.Allowed(bits)
+    shape = rng.choice(((n,), positions or (n,)))
+    numbers = [rng.randrange(-1, S + wrong) for _ in range(math.prod(shape))]
+    return sk.Allowed(bits, torch.tensor(numbers, dtype=I64 if given(rng) else torch.int32).reshape(shape))
+
+
 def views(rng, n, V, side="", positions=(), windows=True):
-    of_bias = bias(rng, n, V, positions)
-    return penalties(rng, n, V, f"{side}penalties", windows) | ({} if of_bias is None else {f"{side}bias": of_bias})
+    found = {f"{side}bias": bias(rng, n, V, positions), f"{side}allowed": allowed(rng, n, V, positions)}
+    found = {name: view for name, view in found.items() if view is not None}
+    return penalties(rng, n, V, f"{side}penalties", windows) | found
 
 
 def ids(rng, shape, V, Vq):
@@ -268,7 +287,7 @@ def row_stats(rng):
 def sample(rng):
     n, k = rng.randrange(5), rng.choice((0, 1, 1, 2, 5))
     out = row_stats(rng)
-    parameters = {name: out.pop(name) for name in list(out) if name not in ("logits", "penalties", "bias")}
+    parameters = {name: out.pop(name) for name in list(out) if name not in ("logits", "penalties", "bias", "allowed")}
     n = len(out["logits"])
     out |= {"stats": stats(rng, out["logits"], parameters)} if given(rng, 0.3) else parameters
     slot = [rng.choice((0, 5, 2**33 - 1, 2**63 - 1, -(2**63), -1)) for _ in range(n)]
@@ -486,7 +505,7 @@ def is_bad(x):
 
 def seen(args):
     """Return rows [N, V] with their views applied."""
-    rows = sk.Rows(args["logits"], penalties=args.get("penalties"), bias=args.get("bias"))
+    rows = sk.Rows(args["logits"], **{name: args.get(name) for name in ("penalties", "bias", "allowed")})
     return seen_rows(rows, len(args["logits"])).logits
 
 
@@ -670,7 +689,7 @@ def alone(op, args, b, B):
     sides = {side: flat.names_of(op, side) for side in arguments.sides(op)}
     numbered = [side for side, names in sides.items()
                 if names.get("row") in args and arguments.places(op)[f"{side}.row"].per == "whole"]  # fmt: skip
-    fields = ("logits", "stats", *["penalties", "bias"] * (op == "support"))
+    fields = ("logits", "stats", *["penalties", "bias", "allowed"] * (op == "support"))
     rows = {side: [names[what] for what in fields if names.get(what) in args]
             for side, names in sides.items()}  # fmt: skip
     out |= {name: args[name] for side in numbered for name in rows[side]}  # rows of a store belong to no single request
@@ -683,12 +702,12 @@ def alone(op, args, b, B):
         extra = args[name].size(0) == D + B
         out[name] = args[name][start + b * extra : end + (b + 1) * extra]
     here = slice(start + b, end + b + 1)  # the request's positions
-    for name in [names["bias"] for names in sides.values() if args.get(names.get("bias")) is not None]:
-        given_bias = args[name]
-        if given_bias.row is not None and len(given_bias.row) != B:
-            out[name] = given_bias._replace(row=given_bias.row[here])
-        elif given_bias.row is None and len(given_bias.ids) != B:
-            out[name] = sk.Bias(given_bias.ids[here], given_bias.values[here])
+    for name in [names[view] for names in sides.values() for view in ("bias", "allowed") if view in names]:
+        view = args.get(name)
+        if view is not None and view.row is not None and len(view.row) != B:
+            out[name] = view._replace(row=view.row[here])
+        elif view is not None and view.row is None and len(view[0]) != B:
+            out[name] = type(view)(*[None if x is None else x[here] for x in view])
     return out | {"cu_draft": torch.tensor([0, end - start]), "draft_tokens": args["draft_tokens"][start:end]}
 
 

@@ -147,7 +147,7 @@ def test_an_error_names_the_argument(op_backend, op):
 
 def hollow(x):
     """Return an empty batch with the strides that numpy gives to empty arrays: all 0."""
-    if isinstance(x, (sk.Penalties, sk.Bias)):
+    if isinstance(x, (sk.Penalties, sk.Bias, sk.Allowed)):
         return type(x)(*map(hollow, x))
     if isinstance(x, tuple):
         return x if getattr(x[0], "ndim", 1) == 1 else tuple(map(hollow, x))  # one tree for all

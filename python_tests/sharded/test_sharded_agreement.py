@@ -123,7 +123,7 @@ NOT_WALKED = {  # fields that the op does not take, or that no example gives
     "sample": {"rows.row"},
     **dict.fromkeys(
         ("row_gap", "kseq_rho"),
-        {f"{side}.{x}" for side in "pq" for x in ("row", "top_k", "min_p", "penalties", "bias")},
+        {f"{side}.{x}" for side in "pq" for x in ("row", "top_k", "min_p", "penalties", "bias", "allowed")},
     ),
 }
 
@@ -226,8 +226,8 @@ def strided(x):
     """Return the same values as a column of a table, if an op reads such a tensor without a copy."""
     if isinstance(x, sk.Rows):
         return sk.Rows(x.logits, *map(strided, x[1:]))
-    if isinstance(x, (sk.Penalties, sk.Bias)):  # a list must be contiguous, but for the ids of a bias
-        lists = ("ids", "counts") if isinstance(x, sk.Penalties) else ("values",)
+    if isinstance(x, (sk.Penalties, sk.Bias, sk.Allowed)):  # a list must be contiguous, but for the ids of a bias
+        lists = {sk.Penalties: ("ids", "counts"), sk.Bias: ("values",), sk.Allowed: ("bits",)}[type(x)]
         return x._replace(**{name: strided(y) for name, y in x._asdict().items() if name not in lists})
     if isinstance(x, tuple):
         return tuple(map(strided, x))

@@ -168,13 +168,20 @@ def calls_of_rows(rows):
 def calls_of_views(rows):
     lists, drafted = (meta(B, 2000, of=torch.int32),) * 2, meta(B, G, of=torch.int64)
     amounts = (REAL, REAL, REAL, None, *lists, None)
-    bias = meta(B, 20, of=torch.int64), meta(B, 20), None
-    no_bias = (None,) * 3
-    view = (*amounts, *no_bias, drafted)
+    bias, masks = (
+        (meta(B, 20, of=torch.int64), meta(B, 20), None),
+        (meta(B, -(-rows.size(1) // 32), of=torch.int32), None),
+    )
+    no_bias, no_mask = (None,) * 3, (None,) * 2
+    view = (*amounts, *no_bias, *no_mask, drafted)
     yield "penalties", lambda: viewed.row_stats(rows, *FILTERS, None, None, *view)
     numbers = (*NONE[:3], (1.3, 0.5, 1.5), *lists, drafted[:, 0])
-    yield "penalties by number, bias", lambda: viewed.row_stats(rows, *NO_SAMPLING, None, *numbers, *bias, None)
-    yield "bias", lambda: viewed.row_stats(rows, *FILTERS, None, None, *NONE, *NONE[:3], *bias, None)
+    yield (
+        "penalties by number, bias",
+        lambda: viewed.row_stats(rows, *NO_SAMPLING, None, *numbers, *bias, *no_mask, None),
+    )
+    yield "bias", lambda: viewed.row_stats(rows, *FILTERS, None, None, *NONE, *NONE[:3], *bias, *no_mask, None)
+    yield "masks", lambda: viewed.row_stats(rows, *FILTERS, None, None, *NONE, *NONE[:3], *no_bias, *masks, None)
     yield (
         "penalties",
         lambda: viewed.sample(rows, *NO_SAMPLING, None, 1, True, WHOLE, WHOLE, None, 0, None, None, *view),
@@ -182,7 +189,7 @@ def calls_of_views(rows):
     yield "penalties", lambda: viewed.top_logprobs(rows, meta(B, 4), 20, meta(B, 2, of=torch.int64), None, *view)
     yield "penalties", lambda: viewed.row_topw(rows, None, meta(B), 8, None, *view)
     yield "penalties", lambda: viewed.support(rows, meta(B, 4), None, 64, None, *view)
-    amounts = (*amounts, *no_bias)
+    amounts = (*amounts, *no_bias, *no_mask)
     V, chains = rows.size(1), (meta(B, G + 1, rows.size(1), of=rows.dtype),)
     side = (*NO_SAMPLING, None, 0, None)
     for method, rule in ((0, None), (1, WHOLE)):

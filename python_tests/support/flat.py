@@ -14,7 +14,7 @@ from specdec_kernels.arguments import TABLE, sides
 from specdec_kernels.rows import Rows
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
-FIELDS = (*SAMPLING, "stats", "kind", "row", "penalties", "bias")
+FIELDS = (*SAMPLING, "stats", "kind", "row", "penalties", "bias", "allowed")
 SIDES = {  # op: the place of each of its sides among the parameters
     op: {side: list(inspect.signature(getattr(specdec_kernels, op)).parameters).index(side) for side in sides(op)}
     for op in TABLE

@@ -112,6 +112,12 @@ def bias(rng, n, V, positions=()):
     return view if name is None else view._replace(**{name: wrong[name]})
 
 
+def allowed(rng, n, V, positions=()):
+    if rng.random() < 0.5:
+        return None
+    return viewed.allowed(random.Random(int(rng.integers(1 << 30))), n, V, positions)
+
+
 def seen(args, rng, B):
     """Give the sides of logits views."""
     for side in ("target", "draft"):
@@ -119,7 +125,9 @@ def seen(args, rng, B):
             V = args[side + "_logits"].shape[-1]
             args[side + "_penalties"] = penalties(rng, B, V)
             nodes = args["tree"][0].shape[-1:] if "tree" in args else (args["draft_tokens"].shape[-1] + 1,)
-            args[side + "_bias"] = bias(rng, B, V, (B, *nodes) if "cu_draft" not in args else ())
+            positions = (B, *nodes) if "cu_draft" not in args else ()
+            args[side + "_bias"] = bias(rng, B, V, positions)
+            args[side + "_allowed"] = allowed(rng, B, V, positions)
 
 
 def padded(args, name, rng, B):
@@ -188,7 +196,13 @@ def row_stats(seed, rng, V, Vq, dtype, requests):
     view = penalties(rng, n, V)
     if view is not None and rng.random() < 0.7:
         view = view._replace(drafted=torch.tensor(rng.integers(-1, V, (n, 3))))
-    return "row_stats", {"logits": p, "penalties": view, "bias": bias(rng, n, V), **filters}
+    return "row_stats", {
+        "logits": p,
+        "penalties": view,
+        "bias": bias(rng, n, V),
+        "allowed": allowed(rng, n, V),
+        **filters,
+    }
 
 
 def sample(seed, rng, V, Vq, dtype, requests):

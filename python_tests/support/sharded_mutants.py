@@ -22,8 +22,12 @@ MUTANTS = {
     "penalised entries rounded as the row's are": ("cpu/shards.h", "row.view ? kFloat32 : row.dtype", "row.dtype"),
     "a penalised id that counts from its shard": (
         "cpu/row_reader.h",
-        "change(row.view, changes_in(row.view, v, 1), v, 1, &z);",
-        "change(row.view, changes_in(row.view, place(row, v), 1), place(row, v), 1, &z);",
+        "? changes_in(row.view, v, 1) : Changes();\n    if (changes.empty) return -HUGE_VALF;\n"
+        "    float z = number_at(row.pointer(), row.dtype, place(row, v));\n"
+        "    if (changes) change(row.view, changes, v, 1, &z);",
+        "? changes_in(row.view, place(row, v), 1) : Changes();\n    if (changes.empty) return -HUGE_VALF;\n"
+        "    float z = number_at(row.pointer(), row.dtype, place(row, v));\n"
+        "    if (changes) change(row.view, changes, place(row, v), 1, &z);",
     ),
 }
 
@@ -40,8 +44,8 @@ WHOLE_ROWS = {
     "padding of a short share kept": (FILE, "own[: end - begin]", "own"),
     "the first lists of the batch": (
         FILE,
-        "number = torch.arange(len(x.ids), ",
-        "number = torch.zeros(len(x.ids), dtype=int, ",
+        "numbers = torch.arange(len(lists), ",
+        "numbers = torch.zeros(len(lists), dtype=int, ",
     ),
     "a tree of all requests split among them": (FILE, "known.is_cut(x.dim()) and ", ""),
 }

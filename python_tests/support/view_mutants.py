@@ -5,7 +5,7 @@ import functools
 
 from support import backends, one_memory, viewed
 
-WINDOW, PENALTIES, BIAS, ROW = "core/window.h", "core/penalties.h", "core/bias.h", "core/row.h"
+WINDOW, PENALTIES, ROW = "core/window.h", "core/penalties.h", "core/row.h"
 CPU, CUDA = "cpu/views.cpp", "cuda/views.cuh"
 TRITON_RULE = "core/views.py"
 
@@ -91,18 +91,41 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
     ),
     "the bias of another position": (
         ["avx2", "cuda"],
-        [(BIAS, "const int64_t at = first + position * position_stride;", "const int64_t at = first;")],
+        [(WINDOW, "const int64_t at = first + position * position_stride;", "const int64_t at = first;")],
         chains,
     ),
     "the bias of another node": (
         ["avx2", "cuda"],
-        [(BIAS, "const int64_t at = first + position * position_stride;", "const int64_t at = first;")],
+        [(WINDOW, "const int64_t at = first + position * position_stride;", "const int64_t at = first;")],
         trees,
     ),
     "ragged positions that forget the rows after drafts": (
         ["avx2", "cuda"],
-        [(BIAS, "(window.start(b) + b) * position_stride", "window.start(b) * position_stride")],
+        [(WINDOW, "(window.start(b) + b) * position_stride", "window.start(b) * position_stride")],
         chains,
+    ),
+    "a mask before the penalties": (
+        ["avx2"],
+        [("cpu/row_reader.h", "change(row.view, changes, c * kChunk, m, buf);\n    if (!changes.masked) return buf;",
+          "if (!changes.masked) return change(row.view, changes, c * kChunk, m, buf), buf;"),
+         ("cpu/row_reader.h", "    kernels.mask(buf, m, words);",
+          "    kernels.mask(buf, m, words);\n    change(row.view, changes, c * kChunk, m, buf);")],
+        flat,
+    ),
+    "a mask that forbids the last words' ids": (
+        ["avx2"],
+        [(CPU, "clamp<int64_t>(mask.W - first, 0,", "clamp<int64_t>(mask.W - 1 - first, 0,")],
+        flat,
+    ),
+    "a mask that hides nothing from a gathered entry, in CUDA": (
+        ["cuda"],
+        [("cuda/seen.cuh", "if (view.words && !(v / 32", "if (false && !(v / 32")],
+        chains,
+    ),
+    "a mask of the bits one further, in CUDA": (
+        ["cuda"],
+        [("cuda/seen.cuh", "view->words[v / 32] >> v % 32 & 1", "view->words[v / 32] >> (v + 1) % 32 & 1")],
+        flat,
     ),
     "one number of an id that has two": (["avx2"], [(CPU, "e[bias[j].id] += bias[j].value;",
         "if (j == changes.bias.first || bias[j - 1].id != bias[j].id) e[bias[j].id] += bias[j].value;")], flat),
@@ -153,9 +176,15 @@ TRITON = {  # name: (file, its text, the mutant's text, the test that fails)
     ),
     "the bias of another position": (
         TRITON_RULE,
-        "at = b * views.bias_request_stride + position * views.bias_position_stride",
-        "at = b * views.bias_request_stride",
+        "at = b * request_stride + position * position_stride",
+        "at = b * request_stride",
         in_triton(chains),
+    ),
+    "a mask of the bits one further": (
+        TRITON_RULE,
+        "(bits >> (v % 32).to(tl.int32)) & 1 == 1",
+        "(bits >> ((v + 1) % 32).to(tl.int32)) & 1 == 1",
+        in_triton(flat),
     ),
     "a penalised entry without its bias": (
         TRITON_RULE,

@@ -51,11 +51,35 @@ def bias(rng, n, V, positions=()):
     return sk.Bias(ids, values, row)
 
 
+def allowed(rng, n, V, positions=()):
+    """Masks of n requests or rows, whose positions have the shape `positions`: of requests, of positions or in slots;
+    of all ids, of about half, of a few; some with too few words, or with more than enough."""
+    count = math.prod(positions) if positions else n
+    S, row = rng.choice((n, count)), None
+    if rng.random() < 0.5:
+        S = rng.choice((1, 3))
+        shape = rng.choice(((n,), positions or (n,)))
+        row = torch.tensor([rng.randrange(-1, S) for _ in range(math.prod(shape))], dtype=rng.choice(INTEGERS))
+        row = row.reshape(shape)
+    W = max(1, (V + 31) // 32 + rng.choice((-1, 0, 0, 0, 0, 1)))
+    kinds = (
+        lambda: 0xFFFFFFFF,
+        lambda: rng.getrandbits(32),
+        lambda: 1 << rng.randrange(32) if rng.random() < 0.1 else 0,
+    )
+    words = [[kind() for _ in range(W)] for kind in (rng.choice(kinds) for _ in range(S))]
+    bits = torch.tensor(words, dtype=torch.int64).reshape(S, W).to(torch.int32)
+    return sk.Allowed(bits, row)
+
+
 def views(rng, n, V, positions=()):
-    """The fields of a side's views, of which it has one or both."""
-    kinds = rng.choice(("penalties", "bias", "both", "both"))
-    of_penalties = penalties(rng, n, V, row=rng.choice((None, 3))) if kinds != "bias" else None
-    return {"penalties": of_penalties, "bias": bias(rng, n, V, positions) if kinds != "penalties" else None}
+    """The fields of a side's views, of which it has some."""
+    kinds = rng.choice(("p", "b", "m", "pb", "pm", "bm", "pbm", "pbm"))
+    return {
+        "penalties": penalties(rng, n, V, row=rng.choice((None, 3))) if "p" in kinds else None,
+        "bias": bias(rng, n, V, positions) if "b" in kinds else None,
+        "allowed": allowed(rng, n, V, positions) if "m" in kinds else None,
+    }
 
 
 def normal(rng, *shape):
@@ -358,6 +382,14 @@ def hostile_bias(rng, view, n):
     }
 
 
+def hostile_mask(rng, view, n):
+    shape = (n,) if view.row is None else view.row.shape
+    return {
+        "bits": hostile(rng, *view.bits.shape, values=NUMBERS, dtype=torch.int32),
+        "row": hostile(rng, *shape, values=FAR, dtype=torch.int64),
+    }
+
+
 def hostile_call(op, i):
     """A call whose views, windows and trees hold what none should."""
     rng = random.Random(f"hostile {op} {i}")
@@ -366,7 +398,7 @@ def hostile_call(op, i):
         if not isinstance(rows, Rows):
             continue
         n = len(call["uniforms"]) if op.startswith("verify") else len(rows.logits)
-        made = {"penalties": hostile_penalties, "bias": hostile_bias}
+        made = {"penalties": hostile_penalties, "bias": hostile_bias, "allowed": hostile_mask}
         for field, make in made.items():
             view = getattr(rows, field)
             if view is not None:

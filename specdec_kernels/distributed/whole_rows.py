@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from specdec_kernels.allowed import Allowed
 from specdec_kernels.arguments import places
 from specdec_kernels.bias import Bias
 from specdec_kernels.distributed.agreement import agree
@@ -83,11 +84,10 @@ def share_of(op: str, arguments: Mapping[str, Any], n: int, begin: int, end: int
     table = places(op)
 
     def share(place, x):
-        if isinstance(x, (Penalties, Bias)) and x.row is None and isinstance(x.ids, torch.Tensor):
-            number = torch.arange(len(x.ids), device=x.ids.device)  # list n is request n's, or a bias's position n's
-            x = x._replace(row=number if len(x.ids) == n or len(x.ids) % n else number.view(n, -1))
+        if isinstance(x, (Penalties, Bias, Allowed)) and x.row is None:
+            x = x._replace(row=_numbers(x.bits if isinstance(x, Allowed) else x.ids, n))
         if isinstance(x, (tuple, list)):
-            names = x._fields if isinstance(x, (Rows, Penalties, Bias)) else range(len(x))
+            names = x._fields if isinstance(x, (Rows, Penalties, Bias, Allowed)) else range(len(x))
             return _like(x, [share(f"{place}.{name}", part) for name, part in zip(names, x)])
         known = table.get(place) or table.get(f"{place}.logits")  # a plain tensor in the place of Rows
         if known is None or not isinstance(x, torch.Tensor):
@@ -97,6 +97,14 @@ def share_of(op: str, arguments: Mapping[str, Any], n: int, begin: int, end: int
         return x[begin:end] if known.is_cut(x.dim()) and len(x) == n else x
 
     return {name: share(name, x) for name, x in arguments.items()}
+
+
+def _numbers(lists: Any, n: int) -> torch.Tensor | None:
+    """Return the numbers of lists that are in the order of n requests, or of their positions."""
+    if not isinstance(lists, torch.Tensor):
+        return None
+    numbers = torch.arange(len(lists), device=lists.device)
+    return numbers if len(lists) == n or len(lists) % n else numbers.view(n, -1)
 
 
 def _like(x: Any, parts: list) -> Any:

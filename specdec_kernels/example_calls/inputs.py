@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from specdec_kernels.allowed import Allowed
 from specdec_kernels.bias import Bias
 from specdec_kernels.penalties import Penalties, history
 from specdec_kernels.reference.build_tree import build_tree
@@ -115,7 +116,14 @@ class Inputs:
         values[:, 1] = -torch.inf
         bias = Bias(self.integers(-1, self.V, 5, 4), self.on_device(values))
         yield "bias", {"bias": Bias(bias.ids[:n].int(), bias.values[:n])}
-        yield "all views", {"penalties": by_slot, "bias": bias._replace(row=self.integers(-1, 5, *(positions or (n,))))}
+        bits = torch.randint(-(1 << 31), 1 << 31, (5, -(-self.V // 32)), generator=self.generator, device="cpu")
+        allowed = Allowed(self.on_device(bits.int() | 0x11111111))
+        yield "masks", {"allowed": Allowed(allowed.bits[:n])}
+        rows = [self.integers(-1, 5, *(positions or (n,))) for _ in range(2)]
+        yield (
+            "all views",
+            {"penalties": by_slot, "bias": bias._replace(row=rows[0]), "allowed": allowed._replace(row=rows[1])},
+        )
 
     def row_views(self, n: int) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield views of n rows [N, V], some after a window."""

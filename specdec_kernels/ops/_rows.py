@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from specdec_kernels.allowed import Allowed
 from specdec_kernels.bias import Bias
 from specdec_kernels.ops import _call, _check
 from specdec_kernels.penalties import Penalties
@@ -16,7 +17,7 @@ from specdec_kernels.rows import Rows
 
 row_stats = _call.op("row_stats")
 _NO_SAMPLING = (None,) * 5
-NO_PENALTIES, NO_BIAS = (None,) * 7, (None,) * 3
+NO_PENALTIES, NO_BIAS, NO_MASK = (None,) * 7, (None,) * 3, (None,) * 2
 _PARAMETERS = tuple(SAMPLING)
 _MOST = 1e300  # of a number that C++ refuses, since it is no float32; NOT_GIVEN stands for none
 
@@ -61,7 +62,7 @@ def samples(rows: Rows) -> bool:
 
 def no_views(op: str, name: str, rows: Rows) -> None:
     """Raises where an op that does not serve them is given views."""
-    for field in ("penalties", "bias"):
+    for field in ("penalties", "bias", "allowed"):
         view = getattr(rows, field)
         if view is not None:
             raise ValueError(f"{op}: {name}.{field} must be None, got {type(view).__name__}")
@@ -70,13 +71,15 @@ def no_views(op: str, name: str, rows: Rows) -> None:
 def views(op: str, name: str, x: Rows, drafted: bool) -> tuple:
     """The views of a side as the ops take them, at the end of their arguments; nothing where none are given.
     `drafted`: whether the op is told the windows."""
-    if x.penalties is None and x.bias is None:
+    if x.penalties is None and x.bias is None and x.allowed is None:
         return ()
     of_penalties = NO_PENALTIES if x.penalties is None else _penalties(op, name, x, drafted)
     window = (None if x.penalties is None else x.penalties.drafted,) if drafted else ()
-    if x.bias is not None and not isinstance(x.bias, Bias):
-        raise TypeError(f"{op}: {name}.bias must be Bias, got {type(x.bias).__name__}")
-    return (*of_penalties, *(x.bias or NO_BIAS), *window)
+    for field, kind in (("bias", Bias), ("allowed", Allowed)):
+        view = getattr(x, field)
+        if view is not None and not isinstance(view, kind):
+            raise TypeError(f"{op}: {name}.{field} must be {kind.__name__}, got {type(view).__name__}")
+    return (*of_penalties, *(x.bias or NO_BIAS), *(x.allowed or NO_MASK), *window)
 
 
 def _penalties(op: str, name: str, x: Rows, drafted: bool) -> tuple:
@@ -129,8 +132,9 @@ def of_logits(op: str, name: str, x: Any, *, stats: bool = True, row: bool = Fal
 
 def of_stats(rows: Rows | torch.Tensor, logits: torch.Tensor, stats: torch.Tensor) -> Rows:
     """Logits with stats, seen as `rows` are."""
-    penalties, bias = (rows.penalties, rows.bias) if isinstance(rows, Rows) else (None, None)
-    return Rows(logits, stats=stats, penalties=penalties, bias=bias)
+    if not isinstance(rows, Rows):
+        return Rows(logits, stats=stats)
+    return Rows(logits, stats=stats, penalties=rows.penalties, bias=rows.bias, allowed=rows.allowed)
 
 
 def check_either(op: str, name: str, rows: Rows) -> None:

@@ -8,7 +8,7 @@ import torch
 from specdec_kernels.ops import _check, _rows
 from specdec_kernels.registry import ROW_KINDS
 
-_NO_VIEWS = (*_rows.NO_PENALTIES, *_rows.NO_BIAS)
+_NO_VIEWS = (*_rows.NO_PENALTIES, *_rows.NO_BIAS, *_rows.NO_MASK)
 _NO_ROWS = (*(None,) * 7, ROW_KINDS["logits"], None)
 
 

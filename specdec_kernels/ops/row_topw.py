@@ -33,7 +33,8 @@ def row_topw(
         rows: [N, V], ``Rows`` of logits. With their stats [N, 4] the result is the same on every device and instruction
             set. With sampling parameters, each a number or [N], stats are made first; without either those of the plain
             softmax are made on the way. Penalties: [N] or numbers, lists [S, H] with ``penalties.row`` [N],
-            ``penalties.drafted`` [N, n]. Bias: lists [S, I] with ``bias.row`` [N].
+            ``penalties.drafted`` [N, n]. Bias: lists [S, I] with ``bias.row`` [N]. Masks: [S, W] with ``allowed.row``
+            [N].
         score: [N] float32, of the beam that each row belongs to: the sum of its logprobs so far.
         w: from 0 to V.
         num_rows: [1] int32 or int64 on the device, of padded buffers: rows from it on are absent, and nothing of them

@@ -38,7 +38,7 @@ def sample(
         rows: [N, V], ``Rows`` of logits with the parameters they are sampled with, each a number or [N], or with their
             stats [N, 4]; a tensor is the rows as they are. Temperature 0, or a subnormal one, gives the argmax.
             Penalties: [N] or numbers, lists [S, H] with ``penalties.row`` [N], ``penalties.drafted`` [N, n]. Bias:
-            lists [S, I] with ``bias.row`` [N].
+            lists [S, I] with ``bias.row`` [N]. Masks: [S, W] with ``allowed.row`` [N].
         k: draws per row, 0 to 2^33; RuntimeError where the results have no room in memory.
         replacement: True draws i.i.d.; False draws each token from what is left, renormalised, however little that
             weighs, and gives -1 (ln q = -inf) once nothing is left.

@@ -28,7 +28,8 @@ def support(rows: Rows | torch.Tensor, max_kept: int, *, num_rows: torch.Tensor 
         rows: [N, V], ``Rows`` of logits with their stats [N, 4], or with filters, each a number or [N], of which stats
             are made here. ``row`` [M] int32 or int64: the rows wanted, each as often as its index occurs; an
             index outside [0, N) keeps nothing. None: every row, M = N. Penalties: [N] or numbers, lists [S, H] with
-            ``penalties.row`` [N], ``penalties.drafted`` [N, n]. Bias: lists [S, I] with ``bias.row`` [N].
+            ``penalties.row`` [N], ``penalties.drafted`` [N, n]. Bias: lists [S, I] with ``bias.row`` [N]. Masks: [S, W]
+            with ``allowed.row`` [N].
         max_kept: how many ids of a row there is room for, in [0, 2^24].
         num_rows: [1] int32 or int64 on the device, of padded buffers: of the rows wanted, those from it on are absent
             and not read. Below 0 it counts as 0, above M as M. None: all are present.

@@ -37,7 +37,8 @@ def top_logprobs(
     Args:
         rows: [N, V], ``Rows`` of logits with their stats [N, 4], or with sampling parameters, each a number or [N], of
             which stats are made here; a tensor is the rows as they are. Penalties: [N] or numbers, lists [S, H] with
-            ``penalties.row`` [N], ``penalties.drafted`` [N, n]. Bias: lists [S, I] with ``bias.row`` [N].
+            ``penalties.row`` [N], ``penalties.drafted`` [N, n]. Bias: lists [S, I] with ``bias.row`` [N]. Masks: [S, W]
+            with ``allowed.row`` [N].
         k: from 0 to V.
         tokens: [N, m] int32 or int64; None asks for none, m = 0.
         num_rows: [1] int32 or int64 on the device, of padded buffers: rows from it on are absent, and nothing of them

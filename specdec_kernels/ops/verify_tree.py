@@ -68,7 +68,7 @@ def verify_tree(
             Parameters are numbers or [B], stats [B, N, 4]. ``row`` [B, N]: the row of logits [B, M, V] that is node i's
             (stats are then [B, M, 4]); one out of range is an invalid row. Penalties: [B] or numbers, lists [S, H] with
             ``penalties.row`` [B]; node i's row is seen after the nodes on the way from the root to it. Bias: lists
-            [S, I] with ``bias.row`` [B] or [B, N].
+            [S, I] with ``bias.row`` [B] or [B, N]. Masks: [S, W] with ``allowed.row`` like it.
         draft: ``Rows`` or a tensor, [B, N, Vq]: row i is what node i's children were drawn from; or None for one-hot
             drafts. ``row`` [B, N]: the row of logits [B, Mq, Vq] that node i was drawn FROM (its parent's by default).
             A negative one is a one-hot draft, one out of range has no q. A greedy request needs no draft row by the
@@ -127,7 +127,7 @@ def verify_tree(
     if not TREE_METHODS[method].reads_draft:
         draft = None
     if method == "greedy":
-        target = Rows(target.logits, kind=target.kind, row=target.row, penalties=target.penalties, bias=target.bias)
+        target = target._replace(temperature=None, top_k=None, top_p=None, min_p=None, stats=None)
     rules = _rules.arguments(op, method, rule, alpha, target.logits.device)
     certain = method == "greedy" or (_check.is_greedy(target.temperature) and not rules.given)
     _check.randomness(op, seed, offset, uniforms, certain)

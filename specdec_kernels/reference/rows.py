@@ -12,7 +12,7 @@ SAMPLING_FIELDS = slice(1, 5)  # of Rows: temperature, top_k, top_p, min_p
 def rows_of(x, seen=True):
     """Return x as Rows; None stays None. seen: whether the caller serves views."""
     rows = x if x is None or isinstance(x, Rows) else Rows(x)
-    if rows is not None and not (seen or rows.penalties is rows.bias is None):
+    if rows is not None and not (seen or rows.penalties is rows.bias is rows.allowed is None):
         raise NotImplementedError("views are not served on pairs of rows")
     return rows
 

@@ -51,8 +51,8 @@ def sample(
     drawn = [draw_row(law(i), [chance_type((), x) for x in u_row], replacement) for i, u_row in enumerate(u.tolist())]
     tokens = torch.tensor([d[0] for d in drawn], dtype=torch.int64, device="cpu").reshape(n, k)
     logprobs = torch.tensor([d[1] for d in drawn], dtype=torch.float64, device="cpu").reshape(n, k)
-    kept = {"penalties": given_rows.penalties, "bias": given_rows.bias}
-    drawn_from = Rows(given_rows.logits, stats=padded(stats, N, 0), **kept)
+    plain = given_rows._replace(temperature=None, top_k=None, top_p=None, min_p=None)
+    drawn_from = plain._replace(stats=padded(stats, N, 0))
     return Sampled(padded(tokens, N, -1), padded(logprobs, N, 0), drawn_from)
 
 

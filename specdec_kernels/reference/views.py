@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of logits as requests see them: with a bias on some ids, then under penalties (penalties.py)."""
+"""Rows of logits as requests see them: with a bias on some ids, then under penalties (penalties.py), then a mask."""
 
 import numpy as np
 import torch
@@ -10,12 +10,12 @@ from .penalties import History, amounts, penalised
 
 def is_seen(rows):
     """Return whether the rows of a side have views."""
-    return rows.penalties is not None or rows.bias is not None
+    return not rows.penalties is rows.bias is rows.allowed is None
 
 
 def unseen(rows, **changes):
     """Return Rows without views, with other changes. Rows that are written out are float64, as no argument's are."""
-    return rows._replace(**{"penalties": None, "bias": None} | changes)
+    return rows._replace(**{"penalties": None, "bias": None, "allowed": None} | changes)
 
 
 def biased(z, ids, values):
@@ -28,14 +28,18 @@ def biased(z, ids, values):
     return z
 
 
-def list_of(bias, requests, b, position):
-    """Return the number of the bias list of request b, of `requests` in all, at a position; -1: none.
+def allowed_ids(words, V):
+    """Return [V] bool: whether the bits of a mask allow each id."""
+    return np.array([v // 32 < len(words) and words[v // 32] >> v % 32 & 1 for v in range(V)], dtype=bool)
+
+
+def list_of(lists, row, requests, b, position):
+    """Return the number of the list of request b, of `requests` in all, at a position; -1: none.
 
     position: its index among the positions of all requests."""
-    if bias.row is None:
-        return b if len(bias.ids) == requests else position
-    of_requests = bias.row.dim() == 1 and len(bias.row) == requests
-    return int(bias.row.flatten()[b if of_requests else position])
+    if row is None:
+        return b if len(lists) == requests else position
+    return int(row.flatten()[b if row.dim() == 1 and len(row) == requests else position])
 
 
 def written_out(z, rows, windows, numbers, requests, positions=None):
@@ -48,14 +52,19 @@ def written_out(z, rows, windows, numbers, requests, positions=None):
     seen = []
     for i, row in enumerate(numpy_rows(z).astype(np.float32)):
         n = numbers[i]
+        position = n if positions is None else positions[i]
         if rows.bias is not None:
-            at = list_of(rows.bias, requests, n, n if positions is None else positions[i])
+            at = list_of(rows.bias.ids, rows.bias.row, requests, n, position)
             if at >= 0:
                 row = biased(row, rows.bias.ids[at].tolist(), rows.bias.values[at].tolist())
         if rows.penalties is not None:
             at = n if rows.penalties.row is None else int(rows.penalties.row[n])
             history = History.of_list(rows.penalties.ids[at].tolist(), rows.penalties.counts[at].tolist(), len(row))
             row = penalised(row, history.after(windows[i]), *amounts(rows.penalties, n))
+        if rows.allowed is not None:
+            at = list_of(rows.allowed.bits, rows.allowed.row, requests, n, position)
+            if at >= 0:
+                row = np.where(allowed_ids(rows.allowed.bits[at].tolist(), len(row)), row, np.float32(-np.inf))
         seen.append(row)
     return torch.from_numpy(np.stack(seen)) if seen else z.float()
 

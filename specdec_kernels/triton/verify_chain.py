@@ -27,10 +27,9 @@ from .core.draw import (
     uniform_of,
 )
 from .core.launch import put_absent
-from .core.memory import Store, is_present, some
+from .core.memory import Store, Views, is_present, some
 from .core.row import LOG2E, chunks_of, finite_max, is_bad, scaled
 from .core.rows import entries, is_something, is_valid, prob, without
-from .core.views import Views
 from .row_stats import find_stats
 from .rules.rule import rules_of
 

@@ -9,10 +9,9 @@ from .core import launch
 from .core.arguments import GivenRows, GivenViews, contiguous, row_memory, values
 from .core.draw import Random
 from .core.launch import put_absent
-from .core.memory import is_present
+from .core.memory import Views, is_present
 from .core.residual import FLOATS, INTS, Room, Sides
 from .core.row import widest
-from .core.views import Views
 from .tree.descend import GREEDY, TRAVERSAL, descend
 from .tree.traversal import FRAME_INTS, FRAME_REALS, Frames, traverse
 from .tree.tree import Tables, Tree

@@ -10,9 +10,8 @@ import torch
 from specdec_kernels.registry import NOT_GIVEN
 
 from . import launch
-from .memory import Values
+from .memory import Values, Views
 from .row import Sampling
-from .views import Views
 
 INTEGERS = (torch.int64, torch.int32)
 
@@ -96,12 +95,14 @@ class GivenViews(NamedTuple):
     bias_ids: torch.Tensor | None
     bias_values: torch.Tensor | None
     bias_row: torch.Tensor | None
+    allowed_bits: torch.Tensor | None
+    allowed_row: torch.Tensor | None
 
     def of_windows(self, positions, *window) -> Views:
         """Return the Views. positions: Positions of the call; `window` has the last fields."""
-        if self.history_ids is None and self.bias_ids is None:
+        if self.history_ids is self.bias_ids is self.allowed_bits is None:
             return launch.NO_VIEWS
-        return Views(launch.FLAGS[True], *self.penalties(), *self.bias(positions), *window)
+        return Views(launch.FLAGS[True], *self.penalties(), *self.bias(positions), *self.mask(positions), *window)
 
     def penalties(self) -> tuple:
         ids, counts = self.history_ids, self.history_counts
@@ -117,14 +118,13 @@ class GivenViews(NamedTuple):
         if self.bias_ids is None:
             return (*[None] * 5, launch.NO_VALUES, None, None)
         ids, of_all = self.bias_ids.contiguous(), self.bias_values.contiguous()
-        count, row = len(ids), launch.NO_VALUES
-        if self.bias_row is not None:
-            count, row = self.bias_row.numel(), Values(self.bias_row.contiguous(), True)
-            of_requests = self.bias_row.dim() == 1 and count == positions.B
-        else:
-            of_requests = count == positions.B
-        strides = (1, 0) if of_requests else (positions.each, 1)
-        return ids, of_all, *ids.shape, ids.size(1), row, *strides
+        return ids, of_all, *ids.shape, ids.size(1), *positions.lists(ids, self.bias_row)
+
+    def mask(self, positions: Positions) -> tuple:
+        if self.allowed_bits is None:
+            return (*[None] * 4, launch.NO_VALUES, None, None)
+        bits = self.allowed_bits
+        return bits, *bits.shape, bits.stride(0), *positions.lists(bits, self.allowed_row)
 
     def of_chains(self, draft_tokens: torch.Tensor, cu_draft: torch.Tensor | None) -> Views:
         if cu_draft is None:
@@ -145,6 +145,13 @@ class Positions(NamedTuple):
 
     B: int
     each: int
+
+    def lists(self, lists: torch.Tensor, row: torch.Tensor | None) -> tuple:
+        """Return the numbers of lists as Values, and their strides from request to request and between positions."""
+        numbered = lists if row is None else row
+        of_requests = numbered.size(0) == self.B and (row is None or row.dim() == 1)
+        numbers = launch.NO_VALUES if row is None else Values(row.contiguous(), True)
+        return (numbers, 1, 0) if of_requests else (numbers, self.each, 1)
 
 
 def seen_rows(t: torch.Tensor, views, drafted: torch.Tensor | None) -> RowMemory:

@@ -14,9 +14,8 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
-from .memory import Store, Values, is_present
+from .memory import Store, Values, Views, is_present
 from .row import Rows, Sampling, Scratch, Sizes
-from .views import Views
 
 CHUNK = 1024
 
@@ -156,7 +155,9 @@ FLAGS = {False: tl.constexpr(False), True: tl.constexpr(True)}
 NO_VALUES = Values(None, None)
 NO_SAMPLING = Sampling(*[NO_VALUES] * 4)
 NO_SCRATCH, NO_STORE = Scratch(None, None), Store(None, None, None, None)
-NO_VIEWS = Views(FLAGS[False], *[NO_VALUES] * 3, *[None] * 6, NO_VALUES, *[None] * 5, NO_VALUES, *[None] * 9)
+NO_VIEWS = Views(
+    FLAGS[False], *[NO_VALUES] * 3, *[None] * 6, NO_VALUES, *[None] * 5, NO_VALUES, *[None] * 6, NO_VALUES, *[None] * 9
+)
 NO_ROWS = Rows(None, 0, 0, 0, False, None, NO_SAMPLING, NO_SCRATCH, FLAGS[False], NO_STORE, NO_VIEWS)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads and stores of one value for each of a program's rows, and rows that are given by index.
+"""Loads and stores of one value for each of a program's rows; rows that are given by index, or have views.
 
 If a program serves one row, these access scalars, which compile faster: for every access of a tensor Triton's
 coalescing pass looks at the whole kernel.
@@ -77,6 +77,44 @@ class Store(NamedTuple):
     N: Any
     K: Any  # None: row n is at n * row_stride
     OF_POSITIONS: Any  # whether the side's stats are by position, not by row of the store
+
+
+class Views(NamedTuple):
+    """The views of one side. Windows are the drafts of a chain (from `starts` on if ragged) or nodes of a tree."""
+
+    GIVEN: Any  # whether there are any
+    repetition: Any  # Values
+    frequency: Any
+    presence: Any
+    ids: Any  # [S, H]; None: there are no penalties
+    counts: Any
+    S: Any
+    H: Any
+    ids_stride: Any
+    counts_stride: Any
+    row: Any  # Values: the number of each request's list; not given: list b is request b's
+    bias_ids: Any  # [S, I]; None: there is no bias
+    bias_values: Any
+    bias_S: Any
+    bias_n: Any
+    bias_stride: Any  # of both
+    bias_row: Any  # Values: the number of each request's or position's list; not given: lists in that order
+    bias_request_stride: Any
+    bias_position_stride: Any  # 0: requests have lists
+    words: Any  # [S, W]; None: there is no mask
+    words_S: Any
+    words_W: Any
+    words_stride: Any
+    words_row: Any  # Values, as bias_row
+    words_request_stride: Any
+    words_position_stride: Any
+    window: Any  # [B, G], [D] or [B, N]; None: there is none
+    window_stride: Any  # between requests
+    token_stride: Any
+    starts: Any  # ragged: [B+1], in [0, D]
+    D: Any
+    parents: Any  # of a tree: [B, N]
+    drafted: Any  # tokens in the window of a row of [N, V]
 
 
 @triton.jit

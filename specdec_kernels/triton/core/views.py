@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The views of rows, a bias and views, applied to entries as they are read (csrc/core/views.h and csrc/cpu/views.cpp),
-for a block of rows.
+"""The views of rows (a bias, penalties, a mask), applied to entries as they are read, for a block of rows
+(csrc/core/views.h and csrc/cpu/views.cpp).
 
 With views, the upper half of a row's index holds the position where its window of drafted tokens ends. So a row has a
 different index after each window, and a negative index still means that there is no row.
@@ -12,37 +12,6 @@ import triton
 import triton.language as tl
 
 from .memory import get_value, load_value, lying_entry
-
-
-class Views(NamedTuple):
-    """The views of one side. Windows are the drafts of a chain (from `starts` on if ragged) or nodes of a tree."""
-
-    GIVEN: Any  # whether there are any
-    repetition: Any  # Values
-    frequency: Any
-    presence: Any
-    ids: Any  # [S, H]; None: there are no penalties
-    counts: Any
-    S: Any
-    H: Any
-    ids_stride: Any
-    counts_stride: Any
-    row: Any  # Values: the number of each request's list; not given: list b is request b's
-    bias_ids: Any  # [S, I]; None: there is no bias
-    bias_values: Any
-    bias_S: Any
-    bias_n: Any
-    bias_stride: Any  # of both
-    bias_row: Any  # Values: the number of each request's or position's list; not given: lists in that order
-    bias_request_stride: Any
-    bias_position_stride: Any  # 0: requests have lists
-    window: Any  # [B, G], [D] or [B, N]; None: there is none
-    window_stride: Any  # between requests
-    token_stride: Any
-    starts: Any  # ragged: [B+1], in [0, D]
-    D: Any
-    parents: Any  # of a tree: [B, N]
-    drafted: Any  # tokens in the window of a row of [N, V]
 
 
 class Amounts(NamedTuple):
@@ -166,19 +135,39 @@ def _look_up(views, b, alive):
 
 
 @triton.jit
-def _bias_list(views, b, position, alive):
-    """Return where the bias lists of requests at positions begin, which have one, and which numbers are valid."""
-    at = b * views.bias_request_stride + position * views.bias_position_stride
+def _list_of(views, row, S, stride, request_stride, position_stride, b, position, alive):
+    """Return where the lists of requests at positions begin, which have one, and which numbers are valid."""
+    at = b * request_stride + position * position_stride
     if views.starts is not None:
-        if views.bias_position_stride > 0:
+        if position_stride > 0:
             start = get_value(views.starts + b, alive, 0).to(tl.int64)
             at = tl.minimum(tl.maximum(start, 0), views.D) + b + position
     number = at
-    if views.bias_row.data is not None:
-        number = load_value(views.bias_row, at, alive, -1).to(tl.int64)
-    fine = (number >= -1) & (number < views.bias_S)
+    if row.data is not None:
+        number = load_value(row, at, alive, -1).to(tl.int64)
+    fine = (number >= -1) & (number < S)
     some = alive & fine & (number >= 0)
-    return tl.where(some, number, 0) * views.bias_stride, some, fine
+    return tl.where(some, number, 0) * stride, some, fine
+
+
+@triton.jit
+def _bias_list(views, b, position, alive):
+    each, next = views.bias_request_stride, views.bias_position_stride
+    return _list_of(views, views.bias_row, views.bias_S, views.bias_stride, each, next, b, position, alive)
+
+
+@triton.jit
+def _mask_list(views, b, position, alive):
+    each, next = views.words_request_stride, views.words_position_stride
+    return _list_of(views, views.words_row, views.words_S, views.words_stride, each, next, b, position, alive)
+
+
+@triton.jit
+def _is_allowed(views, at, v, mask):
+    """Return whether the masks that begin at `at` allow the ids v >= 0. mask: which have a mask."""
+    word = v // 32
+    bits = tl.load(views.words + at + word, mask=mask & (word < views.words_W), other=0)
+    return ~mask | ((bits >> (v % 32).to(tl.int32)) & 1 == 1)
 
 
 @triton.jit
@@ -211,6 +200,10 @@ def seen_entry(views, b, row, v, mask, e):
         in_window = _count_in_window(views, b, position, v, alive & fine)
         used = listed | (in_window > 0)
         e = tl.where(used, _changed(amounts, e, count + in_window), e)
+        valid &= fine
+    if views.words is not None:
+        at, some, fine = _mask_list(views, b, position, alive)
+        e = tl.where(_is_allowed(views, at, v, some), e, -float("inf"))
         valid &= fine
     return tl.where(alive & ~valid, float("nan"), e)
 
@@ -247,6 +240,12 @@ def seen_chunk(side, b, row, begin, end, alive, z):
         amounts, ids, counts, fine = _look_up(views, b, alive)
         valid &= fine
         z = _penalised_chunk(side, b, row, begin, end, amounts, ids, counts, bias_at, some, valid, z)
+    if views.words is not None:
+        words_at, masked, fine = _mask_list(views, b, row >> 32, alive)
+        valid &= fine
+        v = begin[:, None] + tl.arange(0, z.shape[1])[None, :]
+        inside = masked[:, None] & (v < end[:, None])
+        z = tl.where(_is_allowed(views, words_at[:, None], v, inside), z, -float("inf"))
     return tl.where((alive & ~valid)[:, None], float("nan"), z)
 
 
