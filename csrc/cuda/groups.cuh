@@ -75,14 +75,16 @@ SPECDEC_DEVICE const char* group_at(const Row& row, int64_t chunk, int j) {
   return static_cast<const char*>(row.pointer()) + (chunk * kChunk + group_begin(j)) * Group<kType>::kSize;
 }
 
-// Loads N stored entries one by one, without the view. Entry r is at begin + step_of(r), as in a chunk; `pad` takes
-// the place of entries from `left` on. Of a 16-bit row at most eight loads are in flight at a time.
+// Loads N stored entries one by one. Entry r is at begin + step_of(r), as in a chunk; `pad` takes the place of entries
+// from `left` on, and of those that the row's mask forbids, which are not read: a masked row is of logits, whose pad is
+// -inf. Else the view is left out. Of a 16-bit row at most eight loads are in flight at a time.
 template <int N>
 SPECDEC_DEVICE void load_lying(const Row& row, int64_t begin, int left, float pad, float (&z)[N]) {
+  const uint32_t allowed = allowed_bits<N>(row, int(begin));
   if (row.dtype == kFloat32) {
     const float* from = opaque(static_cast<const float*>(memory_of(row)) + begin);
 #pragma unroll
-    for (int r = 0; r < N; ++r) z[r] = step_of(r) < left ? __ldg(from + step_of(r)) : pad;
+    for (int r = 0; r < N; ++r) z[r] = step_of(r) < left && allowed >> r & 1 ? __ldg(from + step_of(r)) : pad;
     return;
   }
   const bool brain = row.dtype == kBFloat16;
@@ -93,8 +95,10 @@ SPECDEC_DEVICE void load_lying(const Row& row, int64_t begin, int left, float pa
   for (int j = 0; j < N / kAtOnce; ++j) {
     uint32_t bits[kAtOnce];
 #pragma unroll
-    for (int e = 0; e < kAtOnce; ++e)
-      bits[e] = j * (kLanes * kGroup) + e < left ? __ldg(from + j * (kLanes * kGroup) + e) : pad_bits;
+    for (int e = 0; e < kAtOnce; ++e) {
+      const int r = j * kAtOnce + e;
+      bits[e] = step_of(r) < left && allowed >> r & 1 ? __ldg(from + step_of(r)) : pad_bits;
+    }
 #pragma unroll
     for (int e = 0; e < kAtOnce; ++e)
       z[j * kAtOnce + e] = brain ? __uint_as_float(bits[e] << 16) : half_to_float(bits[e]);

@@ -6,10 +6,28 @@
 
 namespace specdec {
 
+// The bits of a view's mask from id `first` on, to the end of its word
+SPECDEC_HD uint32_t allowed_bits(const Seen& view, int first) {
+  return first / 32 < int(view.W) ? view.words[first / 32] >> first % 32 : 0;
+}
+// Bit r: whether a row's mask, if any, allows entry r of a thread's N, which is at first + step_of(r). The neighbours
+// of a group lie in one word.
+template <int N>
+SPECDEC_DEVICE uint32_t allowed_bits(const Row& row, int first) {
+  static_assert(N <= 32, "one bit each");
+  if (!row.is_seen() || !row.view()->words) return ~0u;
+  constexpr int kWidth = N < kGroup ? N : kGroup;
+  uint32_t bits = 0;
+#pragma unroll
+  for (int j = 0; j < N / kWidth; ++j)
+    bits |= (allowed_bits(*row.view(), first + step_of(j * kWidth)) & ((1u << kWidth) - 1)) << j * kWidth;
+  return bits;
+}
+
 // Entry v under a view; `lying` is its stored value.
 SPECDEC_HD_APART float seen_entry(const Seen& view, int64_t v, float lying) {
   if (view.invalid) return NAN;
-  if (view.words && !(v / 32 < view.W && view.words[v / 32] >> v % 32 & 1)) return -HUGE_VALF;
+  if (view.words && !(allowed_bits(view, int(v)) & 1)) return -HUGE_VALF;
   const int end = view.begins[v / Seen::kSpan + 1];
   for (int i = view.begins[v / Seen::kSpan]; i < end; ++i) {
     if (view.entries[i].id == v) return view.entries[i].value;
@@ -40,14 +58,6 @@ SPECDEC_DEVICE void see(const Row& row, int64_t begin, int left, float (&z)[N]) 
 #pragma unroll
       for (int e = 0; e < kWidth; ++e) z[j * kWidth + e] = at == e ? seen.value : z[j * kWidth + e];
     }
-  }
-  if (!opaque(row.view())->words) return;
-#pragma unroll
-  for (int r = 0; r < N; ++r) {
-    const int64_t v = begin + step_of(r);
-    const Seen* const view = opaque(row.view());
-    const bool allowed = v / 32 < view->W && view->words[v / 32] >> v % 32 & 1;
-    z[r] = allowed || step_of(r) >= left ? z[r] : -HUGE_VALF;
   }
 }
 

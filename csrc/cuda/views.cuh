@@ -144,10 +144,11 @@ SPECDEC_DEVICE int ids_in(const UsedList& list) {
 // Writes the entries that change, and returns how many there are: those of the H ids of the used list, and of loose ids
 // that are not in it. Called by all threads of a block.
 SPECDEC_DEVICE int put_entries(const UsedList& list, int H, LooseIds& loose, const Amounts& amounts, const Row& row,
-                               Seen::Entry* entries) {
+                               const Mask& mask, const uint32_t* words, Seen::Entry* entries) {
   const int fresh = loose.sort(list.ids, H);
   const auto put = [&](int at, int32_t v, float e, bool used, int64_t count) {
-    entries[at] = {v, used || count > 0 ? penalised(amounts, e, count) : e};
+    if (used || count > 0) e = penalised(amounts, e, count);
+    entries[at] = {v, words && !mask.allows(words, v) ? -HUGE_VALF : e};
   };
 #pragma unroll 1
   for (int j = threadIdx.x; j < H; j += kThreads) {
@@ -187,7 +188,8 @@ SPECDEC_DEVICE void make_view(const Views& views, const ViewLists& lists, int64_
   const int H = ids_in(list);
   if (H < 0) return leave(entries, true);
   const Amounts amounts = penalises ? views.penalties.amounts(b) : Amounts{1, 0, 0};
-  const int all = put_entries(list, H, loose, amounts, row, entries), inside = place_in(entries, all, row.V);
+  const int all = put_entries(list, H, loose, amounts, row, views.mask, words, entries),
+            inside = place_in(entries, all, row.V);
   if (all == 0 && !words) return leave(nullptr, false);
 #pragma unroll 1
   for (int c = threadIdx.x; c <= lists.spans; c += kThreads)

@@ -185,15 +185,20 @@ void print_entropy(CpuExecutor& executor, const std::string& name, const Row& ro
   executor.forget();
 }
 
-// A row as a request sees it that has used ids of it
-void print_penalties(CpuExecutor& executor, const std::string& name, const Row& row, const Filters& filters) {
+// A row as a request sees it that has used ids of it, has a bias and a mask
+void print_views(CpuExecutor& executor, const std::string& name, const Row& row, const Filters& filters) {
   const int32_t ids[] = {0, int32_t(row.V / 3), int32_t(row.V - 1)}, counts[] = {1, 3, 7};
-  Penalties penalties;
-  penalties.numbers = {1.3f, 0.37f, 0.21f};
-  penalties.ids = ids, penalties.counts = counts, penalties.S = 1, penalties.H = row.V < 3 ? 1 : 3;
-  const Row seen = row.seen(penalties, 0, 0, 0);
+  Views views;
+  views.penalties.numbers = {1.3f, 0.37f, 0.21f};
+  views.penalties.ids = ids, views.penalties.counts = counts;
+  views.penalties.S = 1, views.penalties.H = row.V < 3 ? 1 : 3;
+  views.bias.ids = {ids, 1, false}, views.bias.S = 1, views.bias.n = 2;
+  views.bias.sorted.reset(new Bias::Entry[2]{{0, 0.7f}, {int32_t(row.V / 3), -0.3f}});
+  std::vector<uint32_t> words(size_t(row.V + 31) / 32, 0xeeeeefffu);
+  views.mask.words = words.data(), views.mask.W = int64_t(words.size()), views.mask.S = 1;
+  const Row seen = row.seen(views, 0, 0, 0);
   const RowStats stats = executor.stats(seen, filters);
-  line("penalties " + name, seen.entry(0), seen.entry(row.V - 1), stats.cutoff, stats.log_norm, stats.max);
+  line("views " + name, seen.entry(0), seen.entry(row.V - 1), stats.cutoff, stats.log_norm, stats.max);
 }
 
 // The residual of two rows of probabilities, as the op writes it
@@ -227,7 +232,7 @@ void print_rows(DType dtype, int64_t V, Shape shape) {
     line("row_stats " + name, stats.scale, stats.cutoff, stats.log_norm, stats.max);
     const Dist of_p = from_stats(row, stats), of_q = from_stats(draft_row, draft_stats);
     print_entropy(executor, name, row, filters);
-    print_penalties(executor, name, row, filters);
+    print_views(executor, name, row, filters);
     print_sample(executor, name, p, filters);
     print_chain(executor, name, p, q, filters);
     print_pair(executor, name, of_p, of_q, V);

@@ -27,7 +27,7 @@ FUSED = "-ffp-contract=fast"
 # begins.
 FUSIBLE = [
     "simd_kernels",
-    *(pytest.param(x, marks=pytest.mark.thorough) for x in ("row_stats", "row_measures", "penalties")),
+    *(pytest.param(x, marks=pytest.mark.thorough) for x in ("row_stats", "row_measures", "views")),
 ]
 
 pytestmark = [

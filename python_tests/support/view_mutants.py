@@ -119,12 +119,17 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
     ),
     "a mask that hides nothing from a gathered entry, in CUDA": (
         ["cuda"],
-        [("cuda/seen.cuh", "if (view.words && !(v / 32", "if (false && !(v / 32")],
+        [("cuda/seen.cuh", "if (view.words && !(allowed_bits", "if (false && !(allowed_bits")],
         chains,
+    ),
+    "a penalised entry that its mask forbids, in CUDA": (
+        ["cuda"],
+        [(CUDA, "words && !mask.allows(words, v) ? -HUGE_VALF : e", "e")],
+        flat,
     ),
     "a mask of the bits one further, in CUDA": (
         ["cuda"],
-        [("cuda/seen.cuh", "view->words[v / 32] >> v % 32 & 1", "view->words[v / 32] >> (v + 1) % 32 & 1")],
+        [("cuda/seen.cuh", "view.words[first / 32] >> first % 32", "view.words[first / 32] >> (first + 1) % 32")],
         flat,
     ),
     "one number of an id that has two": (["avx2"], [(CPU, "e[bias[j].id] += bias[j].value;",
@@ -144,7 +149,7 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
     ),
     "a biased id that counts as used, in CUDA": (
         ["cuda"],
-        [(CUDA, "used || count > 0 ? penalised(amounts, e, count) : e", "penalised(amounts, e, count)")],
+        [(CUDA, "if (used || count > 0) e = penalised", "e = penalised")],
         flat,
     ),
 }  # fmt: skip

@@ -268,9 +268,15 @@ def ahead_of_time(op, V=1100, B=3, G=2):
         all_of = {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.01}
         filters = {name: torch.tensor([x] * B) for name, x in all_of.items()}
         yield {"rows": seen._replace(**filters)}, {"rows": plain._replace(**filters)}
-        view = sk.Penalties(1.3, 0.5, 1.5, ids, counts, row=torch.tensor([2, 0, 0]))
-        seen = Rows(z, penalties=view)
-        yield {"rows": seen}, {"rows": Rows(written_out(z, seen, [()] * B, range(B), B))}
+        numbers = sk.Penalties(1.3, 0.5, 1.5, ids, counts, row=torch.tensor([2, 0, 0]))
+        added = sk.Bias(drafts, torch.tensor([[0.5, -1.0]] * B))
+        masks = sk.Allowed(torch.full((B, -(-V // 32)), 0x77777777, dtype=torch.int32))
+        for given in (
+            Rows(z, penalties=numbers, bias=added),
+            Rows(z, bias=added, **filters),
+            Rows(z, allowed=masks, **filters),
+        ):
+            yield {"rows": given}, {"rows": unseen(given, logits=written_out(z, given, [()] * B, range(B), B))}
         return
     if op in ("top_logprobs", "support"):
         stats = sk.row_stats(plain)
