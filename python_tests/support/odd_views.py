@@ -79,9 +79,10 @@ SPECDEC_HD void view(uint32_t* words, int n, bool wide) {
         '#include "seen.cuh"': '#include "seen.cuh"\n#include "odd_view.cuh"',
         "return number_at(memory_of(row), row.dtype, v);": "return viewed(number_at(memory_of(row), row.dtype, v), v);",
         "words[4 * h + 3] = x.w;\n    }": "words[4 * h + 3] = x.w;\n    }\n    view(words, kWords, kSize == 4);",
-        "? __ldg(from + step_of(r)) :": "? viewed(__ldg(from + step_of(r)), begin + r) :",
-        "? __ldg(from + j * (kLanes * kGroup) + e) :": (
-            "? uint16_t(viewed(__ldg(from + j * (kLanes * kGroup) + e), false, begin + e)) :"
+        # steps are even but for r's
+        "? __ldg(from + step_of(r)) : pad;": "? viewed(__ldg(from + step_of(r)), begin + r) : pad;",
+        "? __ldg(from + step_of(r)) : pad_bits;": (
+            "? uint16_t(viewed(__ldg(from + step_of(r)), false, begin + r)) : pad_bits;"
         ),
         "z[r] = __uint_as_float(wide ?": "z[r] = __uint_as_float(viewed(wide ?",
         ": __ldg(reinterpret_cast<const uint16_t*>(at)));": (
