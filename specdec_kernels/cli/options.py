@@ -38,8 +38,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _models(group):
     option = group.add_argument
-    option("--target", default="smollm2", help='hub name, folder, .gguf file, or "smollm2"')
-    option("--draft", default="lookup", help='as --target, a layer-draft folder, or "lookup" (the prompt itself)')
+    option("--target", type=values.text, default="smollm2", help='hub name, folder, .gguf file, or "smollm2"')
+    drafts = 'as --target, a layer-draft folder, or "lookup" (the prompt itself)'
+    option("--draft", type=values.text, default="lookup", help=drafts)
     dtypes = "auto", "bfloat16", "float32"
     option("--dtype", choices=dtypes, default="auto", help="auto: bfloat16 on a GPU and where the CPU has it")
     option("--device", type=values.device, default="cpu", help='"cpu", "cuda" or a GPU by its number, "cuda:1"')

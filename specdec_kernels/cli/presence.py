@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An early check that a model exists. Loading one that does not waits half a minute for the network."""
+"""An early check that a model exists. Loading one that does not waits half a minute for the network, and a draft is
+loaded after its target."""
 
-import re
 from pathlib import Path
 
 from huggingface_hub import HfApi, constants, try_to_load_from_cache
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
+from transformers.utils import ADAPTER_CONFIG_NAME
 
-from specdec_kernels.decode.models.load import PACKAGED, packaged
+from specdec_kernels.decode.models.layer_draft import is_layer_draft
+from specdec_kernels.decode.models.load import ON_THE_HUB, PACKAGED, packaged
 
 __all__ = ["check_there"]
 
-_ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _SECONDS = 10.0
 
 
 def check_there(option: str, name: str) -> None:
     """Raise ValueError, in one line, if `name` is no alias, file, folder, cached model or model on the hub."""
     if Path(name).exists():
+        _check_kind(option, name)
         return
     if name in PACKAGED:
         try:
@@ -27,7 +29,7 @@ def check_there(option: str, name: str) -> None:
         return
     if name.endswith(".gguf"):
         raise ValueError(f"{option} {name}: no such file")
-    if not _ON_THE_HUB.fullmatch(name):
+    if not ON_THE_HUB.fullmatch(name):
         raise ValueError(f"{option} {name}: no such folder")
     if isinstance(try_to_load_from_cache(name, "config.json"), str):
         return
@@ -43,3 +45,15 @@ def check_there(option: str, name: str) -> None:
         raise ValueError(f"{missing}, and none on the hub that can be read (it answers {status})") from None
     except Exception as error:  # no network; the type of error depends on the hub's client
         raise ValueError(f"{missing}, and the hub cannot be reached ({type(error).__name__})") from None
+
+
+def _check_kind(option: str, name: str) -> None:
+    """Raise ValueError for a file or folder that holds no model, or a draft where a target is wanted."""
+    path = Path(name)
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise ValueError(f"{option} {name}: a file must be a .gguf file")
+    elif not any((path / config).is_file() for config in ("config.json", ADAPTER_CONFIG_NAME)):
+        raise ValueError(f"{option} {name}: no model, the folder has no config.json")
+    elif option == "--target" and is_layer_draft(path):
+        raise ValueError(f"{option} {name}: a layer draft, which only --draft takes")

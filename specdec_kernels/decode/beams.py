@@ -19,7 +19,7 @@ import torch
 
 import specdec_kernels as sk
 
-from .interfaces import check_count, check_model, check_requests
+from .interfaces import check_count, check_model, check_requests, wrap
 from .limits import check_size
 from .models.token_tree import Path, TokenTree, check_trees
 from .request import Request
@@ -138,7 +138,7 @@ def beam_search(target, requests: list[Request], beams: int = 4, drafter: BeamPr
     check_model("beam_search", "target", target)
     beams, requests = check_count("beam_search", "beams", beams), check_requests("beam_search", requests)
     if drafter is not None and (not isinstance(drafter, BeamProposer) or hasattr(drafter, "verifies")):
-        hint = ": wrap it, decode.BeamDrafter(model)" if hasattr(drafter, "forward") else ""
+        hint = wrap(drafter, "BeamDrafter")
         raise TypeError(f"beam_search: drafter must be a decode.BeamDrafter, got {type(drafter).__name__}{hint}")
     for model in (target, getattr(drafter, "model", None)):
         check_trees(model)

@@ -9,7 +9,7 @@ import torch
 from ..ops import _check
 from .request import Request
 
-__all__ = ["check_count", "check_drafter", "check_model", "check_request", "check_requests"]
+__all__ = ["check_count", "check_drafter", "check_model", "check_request", "check_requests", "check_tokenizer", "wrap"]
 
 _MODEL = "vocab_size", "max_positions", "device", "new_cache", "forward"
 _DRAFTER = "num_lookahead", "rules", "verifies", "begin", "admit", "propose"
@@ -21,6 +21,12 @@ def _has(x: object, names: Iterable[str]) -> bool:
 
 def _shown(x: Any) -> str:
     return f"the class {x.__name__}" if isinstance(x, type) else _check.shown(x)
+
+
+def wrap(x: Any, drafter: str) -> str:
+    """Return the end of an error that says how a model becomes a drafter; "" if x is no model."""
+    model = "model" if _has(x, _MODEL) else "decode.adapt(model)" if isinstance(x, torch.nn.Module) else None
+    return "" if model is None else f": wrap it, decode.{drafter}({model})"
 
 
 def check_model(op: str, name: str, x: Any) -> Any:
@@ -42,9 +48,14 @@ def check_drafter(op: str, name: str, x: Any) -> Any:
         TypeError: it does not.
     """
     if not _has(x, _DRAFTER):
-        model = "model" if _has(x, _MODEL) else "decode.adapt(model)" if isinstance(x, torch.nn.Module) else None
-        hint = "" if model is None else f": wrap it, decode.ModelDrafter({model})"
-        raise TypeError(f"{op}: {name} must be a decode.Drafter, got {_shown(x)}{hint}")
+        raise TypeError(f"{op}: {name} must be a decode.Drafter, got {_shown(x)}{wrap(x, 'ModelDrafter')}")
+    return x
+
+
+def check_tokenizer(op: str, x: Any) -> Any:
+    """Return x if it is None or can decode ids."""
+    if x is not None and not callable(getattr(x, "decode", None)):
+        raise TypeError(f"{op}: tokenizer must have a method decode, got {_shown(x)}")
     return x
 
 

@@ -9,7 +9,7 @@ from time import perf_counter
 
 import torch
 
-from .interfaces import check_count, check_drafter, check_model, check_request
+from .interfaces import check_count, check_drafter, check_model, check_request, check_tokenizer
 from .isolation import each_alone, over_ranks_error, together
 from .limits import check_device, check_method, check_passes, check_rule, check_size
 from .models.prompt import PREFILL_CHUNK, read_tokens, set_prefill_chunk
@@ -61,7 +61,7 @@ class Session:
             and needs more memory for the mask. The text does not depend on it, up to the models' rounding.
 
     Raises:
-        TypeError: the target is not a Model, or the drafter is not a Drafter.
+        TypeError: the target is not a Model, the drafter is not a Drafter, or the tokenizer cannot decode.
         ValueError: a limit below 1, a `verify` that the drafter cannot serve, a draft model on another device than the
             target, a drafter in use by another run, batches or trees for a model that lacks them (`refuses`).
     """
@@ -82,7 +82,7 @@ class Session:
         self.prefill_chunk = check_count("generate", "prefill_chunk", prefill_chunk)
         self.target = check_model("generate", "target", target)
         self.drafter = NoDrafter() if drafter is None else check_drafter("generate", "drafter", drafter)
-        self.verify, self.tokenizer = verify, tokenizer
+        self.verify, self.tokenizer = verify, check_tokenizer("generate", tokenizer)
         check_method(self.drafter, verify)
         check_device(target, self.drafter)
         check_passes(target, self.drafter, max_batch)

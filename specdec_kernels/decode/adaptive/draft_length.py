@@ -137,10 +137,10 @@ class AdaptiveGamma:
         self.idle = 0 if any(drafted) else self.idle + 1
 
 
-def make_gamma(gamma: int | str, max_gamma: int = 8):
-    """Return a FixedGamma for an integer, an AdaptiveGamma for "auto"."""
+def make_gamma(op: str, gamma: int | str, max_gamma: int = 8):
+    """Return a FixedGamma for an integer, an AdaptiveGamma for "auto". op: whose gamma, for an error."""
     if gamma == "auto":
         return AdaptiveGamma(max_gamma)
     if not isinstance(gamma, int) or isinstance(gamma, bool) or gamma < 1:
-        raise ValueError(f'gamma must be an integer >= 1 or "auto", got {gamma!r}')
+        raise ValueError(f'{op}: gamma must be an integer >= 1 or "auto", got {gamma!r}')
     return FixedGamma(gamma)

@@ -99,7 +99,7 @@ class HierarchicalDrafter(Drafter):
     def __init__(self, model, drafter: Drafter, gamma: int | str = 8, max_gamma: int = 16, verify: str = "token"):
         check_model("HierarchicalDrafter", "model", model)
         check_drafter("HierarchicalDrafter", "drafter", drafter)
-        self.gamma = make_gamma(gamma, max_gamma)
+        self.gamma = make_gamma("HierarchicalDrafter", gamma, max_gamma)
         if self.gamma.max > _MOST:
             raise ValueError(f"HierarchicalDrafter: gamma must be at most {_MOST}, got {self.gamma.max}")
         if "exact" not in drafter.rules or not drafter.chains:

@@ -5,6 +5,7 @@ import torch
 from torch.nn.functional import pad
 
 from ...registry import ONE_HOT_RULES
+from ..interfaces import wrap
 from ..proposal import Draft, Drafter
 from ..transfers import upload
 from .hierarchical_drafter import HierarchicalDrafter
@@ -29,9 +30,7 @@ class LookupThenModel(Drafter):
         for name, value, kinds in (("lookup", lookup, _LOOKUPS), ("model", model, _MODELS)):
             if not isinstance(value, kinds):
                 wanted = " or a ".join(kind.__name__ for kind in kinds)
-                hint = (
-                    f": wrap it, {kinds[0].__name__}(model)" if kinds is _MODELS and hasattr(value, "forward") else ""
-                )
+                hint = wrap(value, "ModelDrafter") if kinds is _MODELS else ""
                 raise TypeError(f"LookupThenModel: {name} must be a {wanted}, got {type(value).__name__}{hint}")
         self.lookup, self.model, self.parts = lookup, model, (lookup, model)
         self.num_lookahead = max(lookup.num_lookahead, model.num_lookahead)

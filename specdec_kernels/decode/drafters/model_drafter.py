@@ -38,7 +38,7 @@ class ModelDrafter(Drafter):
     rules, verifies = tuple(RULES), ("token", "block")
 
     def __init__(self, model, gamma: int | str = 4, max_gamma: int = 8):
-        self.gamma = make_gamma(gamma, max_gamma)
+        self.gamma = make_gamma("ModelDrafter", gamma, max_gamma)
         self.model = DraftRunner(check_model("ModelDrafter", "model", model), reach=self.gamma.max + 1)
         self.num_lookahead, self.parts = self.gamma.max + self.model.reach, (self.model,)
 

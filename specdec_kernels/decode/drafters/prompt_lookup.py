@@ -36,7 +36,8 @@ class PromptLookupDrafter(Drafter):
             raise ValueError(
                 f"PromptLookupDrafter: wanted 1 <= min_ngram <= max_ngram, got {min_ngram} and {max_ngram}"
             )
-        self.gamma, self.sizes = make_gamma(gamma, max_gamma), range(max_ngram, min_ngram - 1, -1)
+        self.gamma = make_gamma("PromptLookupDrafter", gamma, max_gamma)
+        self.sizes = range(max_ngram, min_ngram - 1, -1)
         self.num_lookahead = self.gamma.max + 1
 
     def begin(self, slots, capacity):

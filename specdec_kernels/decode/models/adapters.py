@@ -74,8 +74,14 @@ def adapt(model, lean: bool = True, pack: bool = False) -> Model:
         again after the weights or modules change.
 
     Raises:
+        TypeError: a name, or a Model, which is adapted already.
         ValueError: a few probing passes show that the loop cannot serve the model (probe.py).
     """
+    wanted = "adapt: model must be a transformers causal LM"
+    if isinstance(model, str):
+        raise TypeError(f"{wanted}, got {model!r}: load it first, with from_pretrained or decode.load_pair")
+    if hasattr(model, "new_cache"):
+        raise TypeError(f"{wanted}, got {type(model).__name__}, which is a decode.Model already")
     if lean and LeanLlama.supports(model):
         served = LeanLlama.from_hf(model)
         if is_one_model(model, served):

