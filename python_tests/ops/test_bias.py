@@ -76,6 +76,11 @@ def test_forbidden_ids():
     assert sk.sample(Rows(z, temperature=0.0, bias=bias)).tokens[:2].tolist() == [[2], [0]]
 
 
+def test_what_stands_at_a_pad_is_not_used():
+    z, bias = torch.tensor([Z]), sk.Bias(torch.tensor([[-1, 1, -1]]), torch.tensor([[math.nan, 0.5, math.inf]]))
+    assert torch.equal(sk.row_stats(Rows(z, bias=bias)), sk.row_stats(Rows(z, bias=lists([(1, 0.5)]))))
+
+
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_every_position_has_its_list(method):
     """Greedy: position i prefers id i + 1; the draft follows, until position 2 forbids what was drafted."""

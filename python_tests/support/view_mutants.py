@@ -199,8 +199,8 @@ TRITON = {  # name: (file, its text, the mutant's text, the test that fails)
     ),
     "ragged positions that forget the rows after drafts": (
         TRITON_RULE,
-        "at = tl.minimum(tl.maximum(start, 0), views.D) + b + position",
-        "at = tl.minimum(tl.maximum(start, 0), views.D) + position",
+        "tl.minimum(tl.maximum(start, 0), views.D) + b + position, at)",
+        "tl.minimum(tl.maximum(start, 0), views.D) + position, at)",
         in_triton(chains),
     ),
 }

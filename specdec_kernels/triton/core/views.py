@@ -139,9 +139,8 @@ def _list_of(views, row, S, stride, request_stride, position_stride, b, position
     """Return where the lists of requests at positions begin, which have one, and which numbers are valid."""
     at = b * request_stride + position * position_stride
     if views.starts is not None:
-        if position_stride > 0:
-            start = get_value(views.starts + b, alive, 0).to(tl.int64)
-            at = tl.minimum(tl.maximum(start, 0), views.D) + b + position
+        start = get_value(views.starts + b, alive, 0).to(tl.int64)
+        at = tl.where(position_stride > 0, tl.minimum(tl.maximum(start, 0), views.D) + b + position, at)
     number = at
     if row.data is not None:
         number = load_value(row, at, alive, -1).to(tl.int64)
