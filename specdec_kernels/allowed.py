@@ -24,9 +24,9 @@ class Allowed(NamedTuple):
             id v. Ids beyond the words are forbidden; bits beyond the vocabulary are not used.
         row: int32 or int64, the number of each row's mask, -1 for none: everything is allowed. In verification of each
             request's mask ([B]) or of each position's (chains [B, G+1], ragged [R]; trees [B, N]). None: the masks are
-            in the order of the rows; in verification of the requests (S = B) or of the positions (S = B * (G+1), R,
-            B * N). Both sides have the positions of the target's rows, as in ``Bias``. On a GPU a number outside
-            [-1, S) makes the row invalid.
+            in the order of the rows; in verification of the requests (S = B) or of the positions ([B, G+1, W] or [R,
+            W]; [B, N, W]). Both sides have the positions of the target's rows, as in ``Bias``. On a GPU a number
+            outside [-1, S) makes the row invalid.
 
     Example:
         >>> z = torch.tensor([[2.0, 1.0, 0.5, -0.5, 0.0]])

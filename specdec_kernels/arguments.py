@@ -100,13 +100,14 @@ def _side(public, logits, rows, V, per="row", takes=SIDE, row="", optional=False
 def _views(side, per, prefix="", positions=()):
     """Yield the arguments of a side's views: the fields of Penalties, Bias and Allowed, those of positions too."""
     lead, each = LEADS[per], " | ".join((LEADS[per], *positions))
+    ids, words = (_ending(" | ".join(("S", *positions[:1])), last) for last in ("I", "W"))
     fields = [
         *((x, "float32", f"{lead} | 1", per, f"penalties.{x}") for x in ("repetition", "frequency", "presence")),
         ("penalty_numbers", "numbers", "", "all", ""),
         *((f"history_{x}", "int32", "S, H", "all", f"penalties.{x}") for x in ("ids", "counts")),
-        ("history_row", "integers", lead, per, "penalties.row"), ("bias_ids", "integers", "S, I", "all", "bias.ids"),
-        ("bias_values", "float32", "S, I", "all", "bias.values"), ("bias_row", "integers", each, per, "bias.row"),
-        ("allowed_bits", "int32", "S, W", "all", "allowed.bits"), ("allowed_row", "integers", each, per, "allowed.row"),
+        ("history_row", "integers", lead, per, "penalties.row"), ("bias_ids", "integers", ids, "all", "bias.ids"),
+        ("bias_values", "float32", ids, "all", "bias.values"), ("bias_row", "integers", each, per, "bias.row"),
+        ("allowed_bits", "int32", words, "all", "allowed.bits"), ("allowed_row", "integers", each, per, "allowed.row"),
         *[("drafted", "integers", "N, n", per, "penalties.drafted")] * (per == "row"),  # other ops take drafts anyway
     ]  # fmt: skip
     for name, kind, shape, of, field in fields:
@@ -141,8 +142,7 @@ def _rule(alpha):
     yield Argument("rule_numbers", "numbers", optional=True, public="")
 
 
-_NUM_ROWS = Argument("num_rows", "integers", "1", "count", True)
-_OF_ROWS = (_NUM_ROWS, *_views("rows", "row"))
+_OF_ROWS = (Argument("num_rows", "integers", "1", "count", True), *_views("rows", "row"))
 _LAST = (
     Argument("num_requests", "integers", "1", "count", True),
     Argument("", "flag", public="require_exact"),
@@ -161,7 +161,7 @@ TABLE: dict[str, tuple[Argument, ...]] = {
     "residual": (
         Argument("p", "rows", "N, V", "row"),
         Argument("q", "rows or ids", "N, Vq | N", "row"),
-        _NUM_ROWS,
+        _OF_ROWS[0],
     ),
     "row_gap": (*_pair("p", "V"), *_pair("q", "Vq")),
     "kseq_rho": (*_pair("p", "V"), *_pair("q", "Vq"), Argument("k", "integers", "N | 1", "row")),

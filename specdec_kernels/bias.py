@@ -22,9 +22,9 @@ class Bias(NamedTuple):
             CPU. On a GPU they make the rows invalid whose entry they change, as if these held them.
         row: int32 or int64, the number of each row's list, -1 for none; in verification of each request's ([B]) or of
             each position's (chains [B, G+1], ragged [R]; trees [B, N]). None: the lists are in the order of the rows;
-            in verification of the requests (S = B) or of the positions (S = B * (G+1), R, B * N). Both sides have the
-            positions of the target's rows: draft i of a chain was drawn at position i, a node at its parent's. On a
-            GPU a number outside [-1, S) makes the row invalid.
+            in verification of the requests (S = B) or of the positions ([B, G+1, I] or [R, I]; [B, N, I]). Both sides
+            have the positions of the target's rows: draft i of a chain was drawn at position i, a node at its parent's.
+            On a GPU a number outside [-1, S) makes the row invalid.
 
     On the CPU a list costs a sort in each call, and on CUDA the square of its length over 256 operations: some hundred
     ids are cheap, some thousands are not.

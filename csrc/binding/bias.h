@@ -57,7 +57,8 @@ inline void sort_bias([[maybe_unused]] const Op& op, [[maybe_unused]] const char
       const int64_t v = bias.id(s, j);
       const float value = bias.value(s, j);
       check(v >= -1, op, Name(side, "bias.ids"), " must be >= -1, got ", v, " in list ", s);
-      check(v < 0 || value < HUGE_VALF, op, Name(side, "bias.values"), " must be finite or -inf, got ", value, " in list ", s);
+      check(v < 0 || value < HUGE_VALF, op, Name(side, "bias.values"), " must be finite or -inf, got ", value,
+            " in list ", s);
       order[j] = {v < 0 || v > INT32_MAX ? INT32_MAX : v, j};
     }
     std::sort(order.begin(), order.end());

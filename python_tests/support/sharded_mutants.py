@@ -44,8 +44,8 @@ WHOLE_ROWS = {
     "padding of a short share kept": (FILE, "own[: end - begin]", "own"),
     "the first lists of the batch": (
         FILE,
-        "numbers = torch.arange(len(lists), ",
-        "numbers = torch.zeros(len(lists), dtype=int, ",
+        "numbers = torch.arange(count, ",
+        "numbers = torch.zeros(count, dtype=int, ",
     ),
     "a tree of all requests split among them": (FILE, "known.is_cut(x.dim()) and ", ""),
 }

@@ -48,6 +48,8 @@ def bias(rng, n, V, positions=()):
     values = [[rng.choice((rng.gauss(0, 3), rng.gauss(0, 3), 0.0, -math.inf)) for _ in range(length)] for _ in range(S)]
     ids, values = (torch.tensor(x, dtype=t).reshape(S, length)
                    for x, t in ((ids, rng.choice(INTEGERS)), (values, torch.float32)))  # fmt: skip
+    if row is None and len(positions) == 2 and S == count and rng.random() < 0.5:
+        ids, values = (x.reshape(*positions, length) for x in (ids, values))
     return sk.Bias(ids, values, row)
 
 
@@ -69,6 +71,8 @@ def allowed(rng, n, V, positions=()):
     )
     words = [[kind() for _ in range(W)] for kind in (rng.choice(kinds) for _ in range(S))]
     bits = torch.tensor(words, dtype=torch.int64).reshape(S, W).to(torch.int32)
+    if row is None and len(positions) == 2 and S == count and rng.random() < 0.5:
+        bits = bits.reshape(*positions, W)
     return sk.Allowed(bits, row)
 
 

@@ -103,8 +103,9 @@ def _numbers(lists: Any, n: int) -> torch.Tensor | None:
     """Return the numbers of lists that are in the order of n requests, or of their positions."""
     if not isinstance(lists, torch.Tensor):
         return None
-    numbers = torch.arange(len(lists), device=lists.device)
-    return numbers if len(lists) == n or len(lists) % n else numbers.view(n, -1)
+    count = prod(lists.shape[:-1])
+    numbers = torch.arange(count, device=lists.device)
+    return numbers if count == n or count % n else numbers.view(n, -1)
 
 
 def _like(x: Any, parts: list) -> Any:

@@ -79,7 +79,14 @@ def views(op: str, name: str, x: Rows, drafted: bool) -> tuple:
         view = getattr(x, field)
         if view is not None and not isinstance(view, kind):
             raise TypeError(f"{op}: {name}.{field} must be {kind.__name__}, got {type(view).__name__}")
-    return (*of_penalties, *(x.bias or NO_BIAS), *(x.allowed or NO_MASK), *window)
+    ids, values, of_bias = x.bias or NO_BIAS
+    bits, of_mask = x.allowed or NO_MASK
+    return (*of_penalties, _lists(ids), _lists(values), of_bias, _lists(bits), of_mask, *window)
+
+
+def _lists(x: Any) -> Any:
+    """Lists [S, n], also of those that were given for each position, [B, positions, n]."""
+    return x.flatten(0, 1) if isinstance(x, torch.Tensor) and x.dim() == 3 else x
 
 
 def _penalties(op: str, name: str, x: Rows, drafted: bool) -> tuple:

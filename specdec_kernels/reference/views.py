@@ -54,17 +54,19 @@ def written_out(z, rows, windows, numbers, requests, positions=None):
         n = numbers[i]
         position = n if positions is None else positions[i]
         if rows.bias is not None:
-            at = list_of(rows.bias.ids, rows.bias.row, requests, n, position)
+            ids, values = (x.flatten(0, -2) for x in rows.bias[:2])
+            at = list_of(ids, rows.bias.row, requests, n, position)
             if at >= 0:
-                row = biased(row, rows.bias.ids[at].tolist(), rows.bias.values[at].tolist())
+                row = biased(row, ids[at].tolist(), values[at].tolist())
         if rows.penalties is not None:
             at = n if rows.penalties.row is None else int(rows.penalties.row[n])
             history = History.of_list(rows.penalties.ids[at].tolist(), rows.penalties.counts[at].tolist(), len(row))
             row = penalised(row, history.after(windows[i]), *amounts(rows.penalties, n))
         if rows.allowed is not None:
-            at = list_of(rows.allowed.bits, rows.allowed.row, requests, n, position)
+            bits = rows.allowed.bits.flatten(0, -2)
+            at = list_of(bits, rows.allowed.row, requests, n, position)
             if at >= 0:
-                row = np.where(allowed_ids(rows.allowed.bits[at].tolist(), len(row)), row, np.float32(-np.inf))
+                row = np.where(allowed_ids(bits[at].tolist(), len(row)), row, np.float32(-np.inf))
         seen.append(row)
     return torch.from_numpy(np.stack(seen)) if seen else z.float()
 
