@@ -253,7 +253,7 @@ def main():
     console.print(
         f"{args.target} in {str(pair.target.dtype).removeprefix('torch.')}, "
         f"{args.prompts} HumanEval prompts x {args.tokens} tokens, {args.repeats} interleaved repeats, "
-        f"{threads} threads on {os.cpu_count()} cores, torch {torch.__version__}",
+        f"{threads} {'thread' if threads == 1 else 'threads'} on {os.cpu_count()} cores, torch {torch.__version__}",
         style="dim",
     )
     console.rule("next: your own prompt, all options, the statistics", align="left")

@@ -288,7 +288,7 @@ def test_generate_on_a_device(tmp_path, capsys):
         assert main([*arguments, "cuda"]) == 0 and text() == plain != "" and len(seen.synchronisations) > waited == 0
         assert main([*arguments, "cuda", "--graphs", "--draft", target]) == 0 and text() == plain
     assert main([*arguments, "cuda:7"]) == 2
-    assert "error: --device must be one of" in capsys.readouterr().err
+    assert "error: --device " in capsys.readouterr().err
     assert main([*arguments, "cpu", "--graphs"]) == 2
     assert "error: --graphs needs a GPU, got --device cpu" in capsys.readouterr().err
 

@@ -39,6 +39,15 @@ def on_files(files, config):
     return files
 
 
+def on_page_content(html, page, config, files):
+    """Let a name in a cell of a table break after a dot, where the cell is too narrow for it."""
+
+    def code(found):
+        return re.sub(r"\.(?=\w)", ".<wbr>", found[0])
+
+    return re.sub(r"<td[^>]*><code>[^<]*</code>", code, html)
+
+
 def on_page_markdown(markdown, page, config, files):
     """Adapt links to the page's place in the site, and mark sessions so that only their input is copied (site.css)."""
     markdown = re.sub(r"^```python\n(?=>>> )", "```pycon\n", markdown, flags=re.M)

@@ -167,11 +167,13 @@ def recorded(machine, op, case):
 
 
 def beside(y, label, bars, unit):
-    """How many times as long as ours others take, a bar each: (colour, times), from x = 88 on."""
+    """How many times as long as ours others take, a bar each: (colour, times), from x = 88 on. Numbers stand to the
+    right of the line at 1."""
     parts = [text(16, y + 7 * len(bars) + 4, label)]
     for i, (kind, times) in enumerate(bars):
         shown = f"{times:.1f}" if times >= 1 else f"{times:.2f}"
-        parts += [box(88, y + 14 * i, unit * times, 12, kind), text(94 + unit * times, y + 14 * i + 11, shown, "small")]
+        parts.append(box(88, y + 14 * i, unit * times, 12, kind))
+        parts.append(text(94 + unit * max(times, 1), y + 14 * i + 11, shown, "small"))
     return parts
 
 
