@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _ready(request):
-    """Return the backend's name, and set it as the current one in the tally."""
+    """Yield the backend's name, and set it as the current one in the tally meanwhile."""
     request.node.user_properties.append(("backend", request.param))
     tally.running = request.param
     yield request.param

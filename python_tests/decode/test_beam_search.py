@@ -129,7 +129,7 @@ def from_score(one, score, drafter=None):
 
 
 def fine_case(seed, beams=4):
-    """Return logits that differ by less than a rounding at -3000."""
+    """Return a case whose logits differ by less than a rounding at -3000."""
     row = random_rows(5, seed, spread=1e-4)
     return Case(TableModel(5, row), Request([1, 2], 6), beams, TableModel(5, near(row, 1e-5, seed)))
 

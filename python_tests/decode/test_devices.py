@@ -173,7 +173,7 @@ def test_shapes_depend_on_the_batch_and_the_width_alone(make, monkeypatch):
 
 
 def faulty(monkeypatch, fault):
-    """Return the lookup drafter with one line too many."""
+    """Decode with the lookup drafter, which has one line too many: fault(draft)."""
     honest = PromptLookupDrafter.propose
 
     def propose(self, batch):

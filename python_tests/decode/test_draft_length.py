@@ -87,9 +87,9 @@ def adaptive_rows(gamma, n, chances, rng):
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_never_slower_than_plain_nor_than_a_fixed_length(name):
-    """By step 300. A fixed length of 0 shows what 1 means: interruptions take it below. The 4% allow for a step in 64
-    without a draft, for trials, and for the variation of such a run (5% per step, and the tokens' own over 300 steps of
-    1 to 16 requests)."""
+    """Over 300 steps. A fixed length of 0 shows what 1 means: interruptions take it below. The 4% allow for a step in
+    64 without a draft, for trials, and for the variation of such a run (5% per step, and the tokens' own over 300 steps
+    of 1 to 16 requests)."""
     world = WORLDS[name]
     *fixed, found = (
         np.mean([decoded(world, 350, gamma, seed) for seed in range(4)], 0) for gamma in (0, 1, 2, 4, 6, 8, None)
@@ -147,7 +147,7 @@ def test_plain_steps_and_trials():
 
 
 def step(gamma, accepted, draft=0.001):
-    """Run a step of one request whose drafts were all accepted so far; return how many drafts there were."""
+    """Run a step of one request, whose first `accepted` drafts are accepted; return how many drafts there were."""
     n = 0
     if gamma.begin(1, 1):
         while n < gamma.max and gamma.keep(0, Kind(n, 0.7)):

@@ -69,7 +69,7 @@ class Faults:
             raise self.error(self.place)
 
     def during(self, phase, honest):
-        """Return the requests in an argument, a batch or a sequence."""
+        """Wrap a function of a batch or a sequence, so that faults know the phase and the requests while it runs."""
 
         def call(work):
             self.phase, self.batch = phase, work if isinstance(work, list) else [work]

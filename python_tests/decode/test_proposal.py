@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol between drafters and the loop. The loop knows no drafter by name, and accepts other proposals."""
+"""The protocol between drafters and the loop. The loop knows no drafter by name, and serves proposals of any class."""
 
 import ast
 from pathlib import Path

@@ -25,7 +25,7 @@ RULES = [("exact", None), ("exact", None), ("lenience", 0.5), ("typical", None)]
 
 
 def some_requests(n, rng, rules):
-    """Return requests that differ in prompt, length, parameters, seed, ends and rule."""
+    """Yield requests that differ in prompt, length, parameters, seed, ends and rule."""
     prompts = [r.prompt for r in tiny.requests()]
     for seed in range(n):
         rule, alpha = rng.choice(rules)

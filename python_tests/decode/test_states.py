@@ -65,7 +65,7 @@ def expected_row(hf, draft, tokens, drafts):
 
 
 def drawn_rows(sequence, proposal, i):
-    """Return (tokens, drafts before it, the row) of everything drafted for row i of a proposal."""
+    """Yield (tokens, drafts before it, the row) of everything drafted for row i of a proposal."""
     tokens = proposal.tokens[i].tolist()
     if not isinstance(proposal, TreeDraft):
         rows = proposal.rows
@@ -231,7 +231,8 @@ def test_training_sees_what_the_loop_drafts_from(hf):
 
 @pytest.mark.parametrize("states", [True, False])
 def test_the_demos_reader_gives_the_rows_that_a_draft_begins_with(hf, draft, states):
-    """The text is read in three pieces, one of which is the last row alone. Given states give the recursion's rows."""
+    """The text is read in three pieces, of one of which only the last row is kept. Given states give the recursion's
+    rows."""
     reader = pytest.importorskip("demo.reader", reason="needs the source tree's demo")
     tokens = tiny.requests(1)[0].prompt + [3, 1, 4, 1, 5]
     pair = Pair(LeanLlama.from_hf(hf), None, (), LeanLlama.from_layer_draft(draft))

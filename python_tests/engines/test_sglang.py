@@ -32,7 +32,8 @@ def buffers(B, N, S):
 
 
 def random_trees(seed, B=B, N=N):
-    """Return links and positions of trees with distinct siblings in any order: (tokens, positions, first, sibling)."""
+    """Return trees with distinct siblings in any order: (tokens, places, first, sibling). places [B, N]: each node's
+    index in the flat outputs; first, sibling: the links."""
     generator = torch.Generator().manual_seed(seed)
     tokens, first, sibling = torch.zeros(B, N, dtype=torch.int64), *torch.full((2, B, N), -1)
     for b in range(B):
@@ -314,7 +315,7 @@ def test_build_tree_of_a_parent_that_does_not_come_before(number):
 
 def test_the_built_tree_is_what_the_others_take():
     """From SGLang's numbers to the tokens that are kept."""
-    # two children of the root, both children of 0
+    # the root's two children, drafts 0 and 1, and both children of draft 0
     groups, chosen = torch.tensor([[-1, 0, 1]]), torch.tensor([[0, 1, 2, 3]])
     places, first, sibling = torch.full((3, 1, 5), -1)
     out = (torch.ones(25, dtype=torch.bool), torch.zeros(5, dtype=torch.int64), places, first, sibling)

@@ -138,8 +138,8 @@ def randomness(rng, n, columns):
 
 
 def penalties(rng, n, V, name="penalties", windows=True):
-    """Return penalties of n rows or requests in some calls, else None. Lists are by index or one per row, with ids
-    outside the vocabulary and extreme amounts; a few are refused."""
+    """Return {name: penalties of n rows or requests} in some calls, else {}. Lists are by index or one per row, with
+    ids outside the vocabulary and extreme amounts; a few are refused."""
     if not given(rng, 0.3):
         return {}
     wrong, by_number = given(rng, 0.04), given(rng)

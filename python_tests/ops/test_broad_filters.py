@@ -56,7 +56,8 @@ def test_broad_rows(isa_backend, dtype, filters):
 @pytest.mark.one_backend
 @pytest.mark.parametrize("k", [1, 63, 64, 65, 1000, 1024, 1025, 5000, 60_000])
 def test_top_k_is_the_kth_largest(isa_backend, k):
-    """top-k keeps exactly the entries >= the k-th largest, for every k at which kernels change how they bound it."""
+    """top-k keeps exactly the entries >= the k-th largest. Its bound is found from chunks, lanes, a sample or floats,
+    depending on k."""
     V = width(isa_backend)
     z = rows(V)
     stats = backends.run("row_stats", isa_backend, z, top_k=k)

@@ -35,7 +35,7 @@ def one(op, name, seed=0):
 
 @functools.cache
 def seeds(op, name):
-    """Yield the first seed, and others with a different result. In some inputs with padded buffers no request is
+    """Return the first seed, and others with a different result. In some inputs with padded buffers no request is
     present."""
     results = {seed: graphs.call(op, one(op, name, seed)) for seed in range(9)}
     return 0, *[seed for seed in results if not same(results[seed], results[0])][:2]

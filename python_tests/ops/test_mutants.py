@@ -53,7 +53,7 @@ class OneUniformTwice(Plain):
 
 
 class DraftMassLeaked(Plain):
-    """Loses 1% of q in the residual."""
+    """Loses 1% of q, in the test and in the residual."""
 
     def draft_laws(self, *args):
         return 0.99 * super().draft_laws(*args)

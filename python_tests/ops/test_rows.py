@@ -36,7 +36,7 @@ def plain(op, side):
 
 
 def taken(op, side):
-    """Yield the fields that the op's example calls give, once for each form of a call."""
+    """Return the names of this side's fields that the op's example calls give."""
     return {name for call in example_calls.calls(op) for name in example_calls.flat(call.arguments)} & {
         f"{side}.{field}" for field in Rows._fields
     }

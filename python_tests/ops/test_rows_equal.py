@@ -22,7 +22,7 @@ def takes(op, field):
 
 
 def a_call(op, side):
-    """Return an example call in which the side has contiguous logits and no other field."""
+    """Return an example call in which the side has logits without row indices, and no other field."""
     for call in CALLS[op]:
         rows = call.get(side)
         rows = Rows(rows) if isinstance(rows, torch.Tensor) else rows

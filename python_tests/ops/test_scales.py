@@ -54,7 +54,7 @@ def test_pairs(isa_backend):
         want = reference.row_gap(*sides)
         off = (
             EPS * (64 + 3 * math.log(V)) + 2 * EPS * 50
-        )  # an id of weight e^-x is off by 2 x of its weight, at most 2 / e in all
+        )  # an id of weight e^-x is off by 2 x of its weight, at most 2 / e of the sum
         assert ((got - want).abs() <= off * (1 + want.abs())).all(), cell
 
 

@@ -115,7 +115,7 @@ def check_room(function, take):
 
 
 def check_rows(function, take):
-    """Some rows, each twice, or no rows."""
+    """Some rows, one of them twice; no rows; and indices out of range."""
     z = torch.randn(3, 40, generator=torch.Generator().manual_seed(4))
     stats = sk.row_stats(sk.Rows(z, top_p=0.7))
     for asked in ([2, 0, 2], [0], [], [-1, 3, 1, 2**31 - 1, -(2**31)]):

@@ -37,7 +37,7 @@ def put_away(args, side, rng, by_slot, dtype):
     place = torch.randperm(S * K, generator=rng)[:n]
 
     def kept(t, pad):
-        """Return [S, K, V] with slots that lie further apart than their size."""
+        """Return a store [S, K, V] whose second dimension has the larger stride, or [S * K, V]."""
         wide = torch.full((K, S, t.shape[-1] + pad), torch.nan, dtype=t.dtype)
         store = wide.transpose(0, 1)[..., : t.shape[-1]]
         store[place // K, place % K] = t.reshape(n, t.shape[-1])
@@ -207,7 +207,7 @@ def test_minus_one_is_no_row_at_all(backend, method):
 @pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize("method", CHAIN_METHODS)
 def test_numbers_of_no_row(backend, method, ragged):
-    """An index out of range sets a status bit and changes no other request. The draft ends there."""
+    """An index out of range sets a status bit and changes no other request. At one of the draft's, the draft ends."""
     B, G, V = 30, 3, 20
     args = mixed(B, G, V, 3) | {"method": method}
     args["uniforms"][:, :G] /= 3

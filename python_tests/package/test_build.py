@@ -104,7 +104,7 @@ echo {machine}
 
 
 def gxx(folder, name, machine):
-    """Return a fake compiler that only prints its target."""
+    """Write a fake compiler that only prints its target."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(GXX.format(machine=machine))
     (folder / name).chmod(0o755)

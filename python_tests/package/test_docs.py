@@ -147,7 +147,7 @@ def test_page_of_split_vocabularies_names_every_function(site):
 
 
 def classes():
-    """Yield every public class with fields, and (name, type, default or "") of each field as in its source."""
+    """Return {public class with fields: [(name, type, default or "") as in its source]}."""
     found = {}
     for module in (sk, decode, distributed):
         for name in module.__all__:

@@ -15,7 +15,7 @@ OF_INTEGERS = {"arange", "randint", "randperm", "tril_indices", "triu_indices"}
 
 
 def careless(source: str) -> list[str]:
-    """Yield the calls of torch's factories that leave the dtype or the device to the defaults."""
+    """Return the calls of torch's factories that leave the dtype or the device to the defaults."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -43,7 +43,7 @@ FROM_HOST = {f"torch.{name}" for name in ("tensor", "as_tensor", "asarray", "fro
 
 
 def copies(source: str) -> list[str]:
-    """Yield the calls that make a tensor from host data."""
+    """Return the calls that make a tensor from host data."""
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     return [ast.unparse(x) for x in calls if ast.unparse(x.func) in FROM_HOST]
 

@@ -139,7 +139,7 @@ def test_triton_kernels_have_few_parameters():
 
 
 def imports_of_tests(folder):
-    """Yield (file, the test file that it imports) for every Python file below the folder."""
+    """Return (file, the test file that it imports) for every Python file below the folder."""
     files = sorted(folder.rglob("*.py"))
     tests = {path.stem for path in files if path.name.startswith("test_")}
     return {(path.name, name) for path in files for name in imported(path.read_text()) if name in tests}

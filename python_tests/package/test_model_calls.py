@@ -204,8 +204,8 @@ def test_what_is_kept_needs_room():
 
 
 def test_counted_turns_stand_for_what_was_assumed():
-    """Three passes take the part before the loop, two turns, and the rest. A cluster's barrier costs more than its
-    fence."""
+    """Three passes take the part before the loop, two turns, and the rest. The counts include the fence of a cluster's
+    barrier, so of the barrier only the clocks beyond its fence are added."""
     tails = {f"search {part}": Tail(1, (n, n, n)) for part, n in (("begin", 1e4), ("turn", 2e4), ("rest", 3e4))}
     counted, assumed = (Setting("H200", replace(Costs(), tails=tails), tails=how) for how in ("counted", "assumed"))
     search = walks.Walk([("search", walks.L2)] * 3, 1e5, 1, "", turns="search")

@@ -27,7 +27,7 @@ SECONDS = {r"make demo": 2400, r"python -m demo\.cascades": 2400, r".*tools\.rec
 
 
 def commands(text):
-    """Return the commands in a page's shell blocks, without comments. Inside quotes a command may span lines."""
+    """Yield the commands in a page's shell blocks, without comments. Inside quotes a command may span lines."""
     for block in re.findall(r"(?m)^```sh\n(.*?)^```$", text, re.S):
         begun = ""
         for line in block.splitlines():

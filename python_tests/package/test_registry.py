@@ -59,7 +59,7 @@ HEADERS = (
     *("core/final_token", "core/philox", "core/row", "rules/rule"),
     *("ops/build_tree/build_tree", "ops/tree_mask/tree_mask", "ops/verify_tree/tree"),
 )
-ALPHAS = (0.0, 0.5, 1.0)  # parameters at which a rule may equal the exact one, and none
+ALPHAS = (0.0, 0.5, 1.0)  # the ends, at which a rule may equal the exact one, and a parameter between them
 
 
 def statements():

@@ -34,7 +34,7 @@ def changes(x):
 
 
 def lost(mutants):
-    """Return the mutants whose text is not in the sources, or that change nothing."""
+    """Return the mutants whose text is not in the sources exactly once, or that change nothing."""
     found = {}
     for name, entry in mutants.items():
         made = [*changes(entry)]

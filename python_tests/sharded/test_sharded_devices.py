@@ -22,7 +22,7 @@ def ranks(request):
 
 
 def calls(device):
-    """Return (op, arguments) of a step: its draft, its rows' stats, chains (one with out=, one ragged), and a tree."""
+    """Yield (op, arguments) of a step: its draft, its rows' stats, chains (one with out=, one ragged), and a tree."""
     generator = torch.Generator().manual_seed(4)
     on = lambda x: x.to(device)
     p, q = (on(3 * torch.randn(B, n, V, generator=generator)).requires_grad_() for n in (G + 1, G))

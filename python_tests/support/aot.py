@@ -71,7 +71,7 @@ def specialised(name: str, kernel, args, constants: dict, threads: int, wide: bo
 
 
 def aot_cases(V: int = 151_936, calls=None) -> Iterator[Case]:
-    """Return all kernels at bf16 and fp32, with and without every option that changes their code; or those of
+    """Yield all kernels at bf16 and fp32, with and without every option that changes their code; or those of
     calls(dtype, V)."""
     if launch.interpreted():
         raise RuntimeError("aot_cases: needs compiled kernels, got TRITON_INTERPRET=1")

@@ -84,7 +84,7 @@ def parameters(seed, n):
 
 
 def strided(t, pad=3, shift=0):
-    """Return the same rows with an odd row stride, the first one `shift` elements into its storage."""
+    """Return the same rows with `pad` entries of NaN after each, the first one `shift` elements into its storage."""
     sizes = (*t.shape[:-1], t.shape[-1] + pad)
     wide = torch.full((math.prod(sizes) + shift,), math.nan, dtype=t.dtype)[shift:].view(sizes)
     wide[..., : t.shape[-1]] = t

@@ -184,6 +184,6 @@ def _patch_once(tl, interpreter):
         scope.set_attr(obj, name, interpreted)
 
     interpreter._patch_attr = patch_attr
-    # A function in which both modules have the language's name, so both are patched permanently.
+    # A function whose globals hold both modules with the language's names, so both are patched permanently.
     patch(type("Everything", (), {"__globals__": {"tl": tl, "core": tl.core}}))
     interpreter._patch_lang = lambda fn: interpreter._LangPatchScope()

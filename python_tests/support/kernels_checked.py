@@ -22,8 +22,8 @@ def tree_step(method, B=4, kinds=("near", "dirichlet")):
 
 
 def row_stats_cases(csrc, ops):
-    """Return the first error of row_stats, or None: an error's text, "outside" for reads between the rows, or "wrong"
-    for results. After an error the next call might never end."""
+    """Return a list of the first error of row_stats, or []: an error's text, "outside" for reads between the rows, or
+    "wrong" for results. After an error the next call might never end."""
     import specdec_kernels as sk
 
     module = load("checked", csrc, ops)

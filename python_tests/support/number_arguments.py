@@ -62,7 +62,7 @@ def every():
 
 
 def inside(x, count):
-    """Yield numbers inside a registry's range, none of them at its ends."""
+    """Return numbers inside a registry's range, none of them at its ends."""
     low, high = max(x.low, 1e-3), min(x.high, 2.0)
     if x.low >= 1 and x.high == INF:
         low, high = x.low, x.low + 3

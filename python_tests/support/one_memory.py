@@ -61,9 +61,9 @@ def uniforms(tests):
 
 
 def mirrored_call(op, method, sides, dtype=torch.float32):
-    """Return a call in which the draft's row has the same four stats as the target's, but the mass of the two chunks is
-    exchanged. The target's stats are given, so the sums that an executor holds when it draws the bonus token are the
-    draft's."""
+    """Return a call, and the same on rows with penalties applied. The draft's row has the same four stats as the
+    target's, but the mass of the two chunks is exchanged. The target's stats are given, so the sums that an executor
+    holds when it draws the bonus token are the draft's."""
     left, right, on_target, on_draft, d = MIRRORED[sides]
     z = memory(left, right, dtype)
     target, draft = with_stats(*side(z, on_target, [d]), [1.0, 1.0]), side(z, on_draft, [d])

@@ -606,7 +606,7 @@ TRITON = {
 
 
 def with_kernels_of(csrc, *args, **kwargs):
-    """Return verify_chain with the kernels in `csrc`, which then stay in this process."""
+    """Call verify_chain with the kernels in `csrc`, which then stay in this process."""
     import specdec_kernels
     from tools.cuda_on_cpu.build import load
 
@@ -615,7 +615,7 @@ def with_kernels_of(csrc, *args, **kwargs):
 
 
 def with_triton_of(folder, *args, **kwargs):
-    """Return verify_chain of the interpreted Triton sources in the package under `folder`, which then stay in this
+    """Call verify_chain of the interpreted Triton sources in the package under `folder`, which then stay in this
     process."""
     import specdec_kernels
 

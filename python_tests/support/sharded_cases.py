@@ -57,7 +57,7 @@ def handed_over(args, side, prefix, repeat):
 
 
 def ragged(args, rng):
-    """Return the same requests as a ragged batch, with drafts of any length."""
+    """Make `args` the same requests as a ragged batch, with drafts of any length."""
     B, G = args["draft_tokens"].shape
     length = torch.tensor(rng.integers(0, G + 1, B))
     here = torch.arange(G + 1) <= length[:, None]

@@ -78,7 +78,7 @@ _launched = set()
 
 
 def leaves(name, x):
-    """Yield the parts of a value with their names. Named tuples of arguments are taken apart."""
+    """Return the parts of a value with their names. Named tuples of arguments are taken apart."""
     if not isinstance(x, tuple):
         return [(name, x)]
     fields = getattr(x, "_fields", range(len(x)))

@@ -32,7 +32,7 @@ def assert_stats(backend, z, **params):
     got = backends.run("row_stats", backend, z, **params)
     assert got.shape == (len(z), 4)
     rows = clear & ~want[:, 2].isnan()
-    for column, name in ((0, "scale"), (3, "max")):  # exact up to the roundings of 1/T and of a logit
+    for column, name in ((0, "scale"), (3, "max")):  # exact: 1/T, rounded once, and a logit
         assert torch.equal(got[:, column].double(), want[:, column]), f"{name} {params}"
     # Any cutoff between the same two logits gives the same distribution, so the kept sets are compared.
     wrong = ((kept(z, got) != kept(z, want)).any(-1) & rows).nonzero()[:, 0].tolist()

@@ -71,7 +71,7 @@ def first_token(law, vocab):
 
 
 def without_drafts(trees):
-    """Return the merged trees without the nodes that drafts pass through: only distinct children are left."""
+    """Yield the merged trees without the nodes that drafts pass through: only distinct children are left."""
     for tree, probability in trees:
         yield Tree(tree.parents, tree.tokens), probability
 

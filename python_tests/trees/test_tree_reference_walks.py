@@ -162,7 +162,7 @@ def test_rows_by_index_links_and_depth():
     assert banded.verify_tree(tree, target, draft, max_depth=1, **args).path.tolist() == [[0, 1]]
     assert banded.verify_tree(tree, target, draft, max_depth=0, **args).tokens.tolist() == [[0]]
     cycle = (torch.tensor([[1, 3, -1, -1]]), torch.tensor([[-1, 1, -1, -1]]))
-    assert banded.verify_tree(tree, target, draft, links=cycle, **args).tokens.shape == (1, 4)  # the draft ends
+    assert banded.verify_tree(tree, target, draft, links=cycle, **args).tokens.shape == (1, 4)  # the walk ends
 
 
 def test_seeds_are_the_uniforms_of_domains_0_and_1():

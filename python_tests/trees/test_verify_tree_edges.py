@@ -140,7 +140,7 @@ def test_identical_drafts_equal_laws_disjoint_laws(backend, method):
 
 
 def anything(seed, B=50, N=9, V=5):
-    """Some links lead elsewhere or in cycles, and rows and tokens are out of range. Parents are valid."""
+    """Some links lead elsewhere or in cycles, and some rows and tokens are out of range. Parents are valid."""
     rng = torch.Generator().manual_seed(seed)
 
     def number(least, most):

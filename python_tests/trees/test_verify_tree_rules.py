@@ -16,7 +16,7 @@ from specdec_kernels.reference.tree_law import distinct_trees, iid_trees, mixed
 from specdec_kernels.rules import NAMES, RULES, TABLE
 
 pytestmark = pytest.mark.not_triton  # test_verify_tree_edges.py tests that it is refused there
-METHODS = ("kseq", "recursive", "recursive_without_replacement", "traversal")  # that test is against the draft's row
+METHODS = ("kseq", "recursive", "recursive_without_replacement", "traversal")  # they test against the draft's row
 F64 = torch.float64
 
 
