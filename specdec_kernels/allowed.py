@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A mask of the ids that a row may have."""
+"""A mask of the ids that may be sampled from a row."""
 
 from __future__ import annotations
 
@@ -9,24 +9,32 @@ import torch
 
 
 class Allowed(NamedTuple):
-    """Packed bits of the ids that a row may have, for ``Rows(..., allowed=...)``.
+    """Bit masks of the ids that may be sampled from a row, for ``Rows(..., allowed=...)``.
 
-    The op reads a row as if every other logit were minus infinity, after bias and penalties and before temperature and
-    filters; no row is written out. A grammar, an allow-list and a token that must come next are such masks. A forbidden
-    draft is rejected, and the output is what plain decoding under the same masks gives. On the CPU
-    a chunk of 1,024 entries is not read if none of them is allowed. A NaN at a forbidden id does no harm. A row with
-    nothing allowed is invalid, as one of minus infinities is.
+    The op reads all other logits as minus infinity, after bias and penalties and before temperature and filters; the
+    logits in memory stay as they are. Use it for grammars, allow-lists and forced tokens. The output is what plain
+    decoding under the same masks gives.
 
-    A vocabulary that is padded needs no mask: ``logits[..., :size]`` are rows as well.
+    The exact rule rejects a forbidden draft. The cascade rules, ``ensemble`` and ``synthetic`` may accept it, as they
+    may accept any token with p = 0: under these, draw the drafts under the same mask.
+
+    A NaN at a forbidden id does no harm. A row with nothing allowed is invalid, like a row of minus infinities: its
+    status says so, and the token emitted is 0, allowed or not. A request without a grammar has ``row`` -1 instead.
+
+    The CPU does not read a chunk of 1,024 entries in which no id is allowed. The CUDA kernels load allowed entries
+    alone, and Triton loads all entries.
+
+    A padded vocabulary needs no mask: ``logits[..., :size]`` are rows as well.
 
     Args:
-        bits: [S, W] int32, the layout of xgrammar, llguidance and ``support``: bit v % 32 of word v // 32 is the bit of
-            id v. Ids beyond the words are forbidden; bits beyond the vocabulary are not used.
-        row: int32 or int64, the number of each row's mask, -1 for none: everything is allowed. In verification of each
-            request's mask ([B]) or of each position's (chains [B, G+1], ragged [R]; trees [B, N]). None: the masks are
-            in the order of the rows; in verification of the requests (S = B) or of the positions ([B, G+1, W] or [R,
-            W]; [B, N, W]). Both sides have the positions of the target's rows, as in ``Bias``. On a GPU a number
-            outside [-1, S) makes the row invalid.
+        bits: [S, W] int32 on the device of the logits, contiguous in its last dimension, in the layout of xgrammar,
+            llguidance and ``support``: id v is allowed if bit v % 32 of word v // 32 is set. Ids beyond the last word
+            are forbidden; bits beyond the vocabulary are ignored.
+        row: int32 or int64, the index of each row's mask, -1 for none: everything is allowed. In verification: of each
+            request's mask ([B]) or of each position's (chains [B, G+1], ragged [R]; trees [B, N]). None: mask n is row
+            n's. In verification it is then request n's if S = B. Bits of shape [B, G+1, W] (ragged [R, W]; trees
+            [B, N, W]) are a mask for each position. ``row`` has the same shape on both sides, as in ``Bias``. An index
+            outside [-1, S) raises on the CPU, and makes the row invalid on a GPU.
 
     Example:
         >>> z = torch.tensor([[2.0, 1.0, 0.5, -0.5, 0.0]])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bias on some ids of a row."""
+"""Values that are added to some logits of a row."""
 
 from __future__ import annotations
 
@@ -9,25 +9,33 @@ import torch
 
 
 class Bias(NamedTuple):
-    """Numbers that are added to some logits of a row, for ``Rows(..., bias=...)``.
+    """Values that are added to some logits of a row, for ``Rows(..., bias=...)``.
 
-    The op adds them as it reads the row, in float32, before penalties, temperature and filters; no row is written out.
-    Minus infinity forbids an id, so bad words, fewest tokens and a bias that a user asks for are all such lists. The
-    output is as if the row had these logits: ``verify_chain`` and ``verify_tree`` stay exact. An id that occurs twice
-    in a list gets both numbers, in the order of the list.
+    The op adds them in float32 as it reads the row, before penalties, temperature and filters; the logits in memory
+    stay as they are. Minus infinity forbids an id. So ``logit_bias``, ``bad_words`` and ``min_tokens`` (the end token
+    forbidden) can share a list. The result is the same as for a row of the changed logits: ``verify_chain`` and
+    ``verify_tree`` stay exact. If an id occurs twice in a list, both values are added, in the order of the list.
+
+    The exact rule rejects a forbidden draft. The cascade rules, ``ensemble`` and ``synthetic`` may accept it, as they
+    may accept any token with p = 0: under these, draw the drafts with the same bias.
 
     Args:
-        ids: [S, I] int32 or int64, in any order; -1 pads. An id outside the vocabulary changes nothing.
-        values: [S, I] float32, finite or minus infinity; what stands at a pad is not used. NaN and +inf raise on the
-            CPU. On a GPU they make the rows invalid whose entry they change, as if these held them.
-        row: int32 or int64, the number of each row's list, -1 for none; in verification of each request's ([B]) or of
-            each position's (chains [B, G+1], ragged [R]; trees [B, N]). None: the lists are in the order of the rows;
-            in verification of the requests (S = B) or of the positions ([B, G+1, I] or [R, I]; [B, N, I]). Both sides
-            have the positions of the target's rows: draft i of a chain was drawn at position i, a node at its parent's.
-            On a GPU a number outside [-1, S) makes the row invalid.
+        ids: [S, I] int32 or int64, in any order; -1 pads. An id of V or more changes nothing. An id below -1 raises on
+            the CPU, and changes nothing on a GPU.
+        values: [S, I] float32, finite or minus infinity, contiguous in its last dimension; values at pads are ignored.
+            NaN and +inf raise on the CPU. On a GPU they act as in a logit: a row with that id is invalid.
+        row: int32 or int64, the index of each row's list, -1 for none. In verification: of each request's list ([B])
+            or of each position's (chains [B, G+1], ragged [R]; trees [B, N]). None: list n is row n's. In verification
+            it is then request n's if S = B. Ids of shape [B, G+1, I] (ragged [R, I]; trees [B, N, I]), with values of
+            the same shape, are a list for each position. An index outside [-1, S) raises on the CPU, and makes the row
+            invalid on a GPU.
 
-    On the CPU a list costs a sort in each call, and on CUDA the square of its length over 256 operations: some hundred
-    ids are cheap, some thousands are not.
+    ``row`` has the same shape on both sides, that of the target's positions. Draft i of a chain was drawn at position
+    i, a node of a tree at its parent's position.
+
+    Cost: the CPU sorts each list that is used, once in a call. The CUDA kernels do about I^2 / 256 operations per
+    thread for each row, and Triton scans the list for every 1,024 ids of a row. Hundreds of ids are cheap, thousands
+    are not; to forbid thousands, use ``Allowed``.
 
     Example:
         >>> z = torch.tensor([[2.0, 1.0, 0.5, -0.5, 0.0]])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows, the one word for what an op reads of a side: which rows, and how they are sampled from."""
+"""Rows: the logits of one side, and how they are sampled from."""
 
 from __future__ import annotations
 
@@ -33,18 +33,17 @@ class Rows(NamedTuple):
         kind: "logits" or "probs". Rows of probabilities take no stats and no parameters, except a temperature that is
             the number 0 (verification by the exact rule): all mass is then on the largest entry, the first of equals.
             A negative entry counts as 0.
-        row: int32 or int64, the number of each position's row: ``verify_chain``, ``verify_tree`` and ``support`` say
-            what it indexes. Nothing is copied, and rows that are not named are not read.
-        penalties: ``Penalties`` on tokens that were used before; in all ops that read rows but ``row_gap``,
-            ``kseq_rho`` and ``residual``. They act on the logits before the temperature. Stats stand for the penalised
-            row; hand over the penalties with them.
-        bias: ``Bias``, numbers that are added to some logits before the penalties, in the same ops. Stats stand for the
-            row with its bias; hand over the bias with them.
-        allowed: ``Allowed``, masks of the ids that rows may have, applied after the penalties, in the same ops. Stats
-            stand for the masked row; hand over the masks with them.
+        row: int32 or int64, the index of each position's row: ``verify_chain``, ``verify_tree`` and ``support`` say
+            what it indexes. Nothing is copied, and rows without an index are not read.
+        penalties: ``Penalties`` on tokens that were used before.
+        bias: ``Bias``, values that are added to some logits.
+        allowed: ``Allowed``, masks of the ids that may be sampled.
 
-    Filters apply in the order temperature, min-p, top-k, then top-p over what is left, each exactly and without sorting
-    the vocabulary. Ties at a cutoff all stay.
+    An op applies, in this order: bias, penalties, mask, temperature, min-p, top-k, then top-p over what is left. Each
+    filter is exact, without sorting the vocabulary. Ties at a cutoff all stay.
+
+    Stats of a row are those after its bias, penalties and mask, and do not replace them: pass them with the stats.
+    ``row_gap``, ``kseq_rho`` and ``stack_rows`` raise if a side has one of the three.
 
     Example:
         >>> z = torch.tensor([[5.0, 3.0, 2.0]]).log()

@@ -55,8 +55,8 @@ def verify_chain(
             position's row in logits [N, V], or kept by slot, [S, K, V] of any strides, where row n is [n // K, n % K];
             stats are then [N, 4] or [S, K, 4]. Positions may share a row. A number outside [0, N) is as a row of NaN.
             Penalties: [B] or numbers, lists [S, H] with ``penalties.row`` [B]. Row i is seen after the i drafts before
-            it, whatever row that is. Bias: lists [S, I] with ``bias.row`` [B] or [B, G+1] (ragged [R]).
-            Masks: [S, W] with ``allowed.row`` like it.
+            it, whatever row that is. Bias: lists [S, I] or [B, G+1, I]; ``bias.row`` [B] or [B, G+1] (ragged [R]).
+            Masks: [S, W] or [B, G+1, W]; ``allowed.row`` has the shapes of ``bias.row``.
         draft_tokens: [B, G], ragged [D]; int32 or int64. A request's draft ends at its first id that is below 0 or in
             neither vocabulary: pad short drafts with -1.
         draft: ``Rows`` or a tensor, [B, G, Vq] (ragged [D, Vq]): what the tokens were drawn from, with the parameters

@@ -68,7 +68,8 @@ def verify_tree(
             Parameters are numbers or [B], stats [B, N, 4]. ``row`` [B, N]: the row of logits [B, M, V] that is node i's
             (stats are then [B, M, 4]); one out of range is an invalid row. Penalties: [B] or numbers, lists [S, H] with
             ``penalties.row`` [B]; node i's row is seen after the nodes on the way from the root to it. Bias: lists
-            [S, I] with ``bias.row`` [B] or [B, N]. Masks: [S, W] with ``allowed.row`` like it.
+            [S, I] or [B, N, I]; ``bias.row`` [B] or [B, N]. Masks: [S, W] or [B, N, W]; ``allowed.row``
+            [B] or [B, N].
         draft: ``Rows`` or a tensor, [B, N, Vq]: row i is what node i's children were drawn from; or None for one-hot
             drafts. ``row`` [B, N]: the row of logits [B, Mq, Vq] that node i was drawn FROM (its parent's by default).
             A negative one is a one-hot draft, one out of range has no q. A greedy request needs no draft row by the
