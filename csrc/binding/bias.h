@@ -21,7 +21,7 @@ constexpr size_t kBiasArguments = 3;
 #define SPECDEC_GIVEN_BIAS(side, prefix) \
   GivenBias { side, prefix##bias_ids, prefix##bias_values, prefix##bias_row }
 
-// The bias of one side: lists of requests or of positions
+// The bias of one side
 inline Bias bias(const Op& op, const GivenBias& given, const Positions& positions) {
   Bias p;
   if (!given.ids && !given.values && !given.row) return p;
@@ -44,7 +44,7 @@ inline Bias bias(const Op& op, const GivenBias& given, const Positions& position
   return p;
 }
 
-// Checks the lists of the requests that are present, and sorts them: the CPU finds the ids of a chunk by search.
+// Checks and sorts the lists that present requests use. The CPU finds the ids of a chunk by binary search.
 inline void sort_bias([[maybe_unused]] const Op& op, [[maybe_unused]] const char* side,
                       [[maybe_unused]] const Window& window, [[maybe_unused]] Bias& bias,
                       [[maybe_unused]] const Positions& positions, [[maybe_unused]] const Present& present) {

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of which every request or every position has one or none (core/window.h)
+// Takes and checks the mapping of lists to requests or positions (Lists in core/window.h)
 #pragma once
 
 #include "check.h"
 
 namespace specdec {
 
-// The positions of a call's requests: `each` of every request, or ragged positions, `all` in number. Ops on rows [N, V]
-// have one of every row.
+// The positions of B requests: `each` per request (below 0: ragged), `all` in total. In ops on rows [N, V], each row is
+// a request with one position.
 struct Positions {
   int64_t B, each, all;
-  const char* shape;  // of one number for every position, in errors; null: requests have one position
+  const char* shape;  // of `row` by position, for errors; null: requests have one position
 };
 
-// Sets whose S lists these are: of requests, of positions, or those that `row` names.
+// Sets how S lists belong to requests or positions: by the indices in `row`, or without it in their order.
 inline void take_lists(const Op& op, Name name, Name row_name, Lists& lists, int64_t S, const OptTensor& row,
                        const Positions& positions) {
   const auto& [B, each, all, shape] = positions;
@@ -38,7 +38,7 @@ inline void take_lists(const Op& op, Name name, Name row_name, Lists& lists, int
   lists.request_stride = ragged ? 0 : row->stride(0), lists.position_stride = row->stride(ragged ? 0 : 1);
 }
 
-// Checks the numbers of the lists of the requests that are present, and calls f(number) for each that has one.
+// Checks the indices of the lists of present requests, and calls f(index) for each that is not -1.
 template <class F>
 void for_lists(const Op& op, Name row_name, const Lists& lists, const Window& window, const Positions& positions,
                const Present& present, const F& f) {

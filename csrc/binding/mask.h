@@ -17,7 +17,7 @@ constexpr size_t kMaskArguments = 2;
 #define SPECDEC_GIVEN_MASK(side, prefix) \
   GivenMask { side, prefix##allowed_bits, prefix##allowed_row }
 
-// The mask of one side: rows of words of requests or of positions
+// The masks of one side
 inline Mask mask(const Op& op, const GivenMask& given, const Positions& positions, const Window& window,
                  const Present& present) {
   Mask m;

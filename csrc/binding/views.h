@@ -24,7 +24,7 @@ constexpr size_t kViewsArguments = kPenaltiesArguments + kBiasArguments + kMaskA
     SPECDEC_GIVEN_PENALTIES(side, prefix), SPECDEC_GIVEN_BIAS(side, prefix), SPECDEC_GIVEN_MASK(side, prefix) \
   }
 
-// The views of B requests or rows, which have these positions. `window` holds their drafted tokens.
+// The views of the requests, or rows, that `positions` describes. `window` holds their drafted tokens.
 inline Views views(const Op& op, const GivenViews& given, const Positions& positions, const Window& window,
                    const Present& present) {
   Views v;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bias on some ids of a row: minus infinity forbids an id. Lists come in any order, and an id may occur in one twice.
+// Values that are added to some logits; minus infinity forbids an id. The ids of a list are unsorted and may repeat.
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@ struct Bias : Lists {
     int32_t id;
     float value;
   };
-  std::shared_ptr<Entry[]> sorted;  // [S, I]: the lists that requests have, by ascending id. Set by binding/bias.h.
+  std::shared_ptr<Entry[]> sorted;  // [S, I]: the lists in use, stably sorted by id. Set by binding/bias.h.
 #endif
 
   SPECDEC_HD explicit operator bool() const { return bool(ids); }

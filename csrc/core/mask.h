@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Masks of the ids that a row may have, in packed words: the bit of id v is bit v % 32 of word v / 32.
+// Bit masks of the ids that may be sampled: id v is allowed if bit v % 32 of word v / 32 is set.
 #pragma once
 
 #include "window.h"

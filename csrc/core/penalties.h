@@ -27,7 +27,7 @@ struct Penalties {
             presence ? presence[b] : numbers.presence};
   }
   SPECDEC_HD int64_t list(int64_t b) const { return row ? row[b] : b; }
-  // Whether a request's amounts and the index of its list are valid. In GPU tensors nothing checked them before.
+  // Whether a request's amounts and the index of its list are valid. The host cannot check those of GPU tensors.
   SPECDEC_HD bool fine(int64_t b) const {
     const Amounts x = amounts(b);
     const auto finite = [](float y) { return fabsf(y) < HUGE_VALF; };

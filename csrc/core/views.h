@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a request changes a row before it samples from it: a bias on some ids, then penalties on ids that it has used,
-// then a mask. On the CPU a Row carries a View, and cpu/views.cpp changes entries as they are read. In CUDA a launch
-// first lists the entries that change (cuda/views.cuh), and a Row refers to that list (Seen, below).
+// A request's changes to a row before sampling: a bias on some ids, then penalties on ids that were used before, then a
+// mask. On the CPU a Row carries a View, and cpu/views.cpp changes entries as they are read. In CUDA an extra launch
+// first lists the entries that bias and penalties change (cuda/views.cuh), and a Row refers to that list (Seen, below).
 #pragma once
 
 #include "bias.h"
@@ -24,12 +24,12 @@ struct Views {
 
   SPECDEC_HD explicit operator bool() const { return bias || penalties || mask; }
   SPECDEC_HD bool penalises(int64_t b) const { return penalties && penalties.amounts(b).any(); }
-  // Whether a request's amounts and the numbers of its lists are valid. In GPU tensors nothing checked them before.
+  // Whether a request's amounts and the indices of its lists are valid. The host cannot check those of GPU tensors.
   SPECDEC_HD bool fine(int64_t b, int64_t position) const {
     const int64_t s = bias_list(b, position), m = mask_list(b, position);
     return (!penalties || penalties.fine(b)) && s >= -1 && s < bias.S && m >= -1 && m < mask.S;
   }
-  // The number of the bias list at a position of request b; -1: none
+  // The indices of the bias list and of the mask at a position of request b; -1: none
   SPECDEC_HD int64_t bias_list(int64_t b, int64_t position) const { return bias ? bias.list(window, b, position) : -1; }
   SPECDEC_HD int64_t mask_list(int64_t b, int64_t position) const { return mask ? mask.list(window, b, position) : -1; }
   // Whether request b changes a row at a position
@@ -38,7 +38,8 @@ struct Views {
   }
 };
 
-// How request b sees a row: the tokens up to `position` of its window count. Position 0: an empty window.
+// Which request and position a row is read for. They select the bias, the mask, and the window of drafted tokens that
+// penalties count. Position 0: an empty window.
 struct View {
   const Views* of = nullptr;
   int32_t request = 0, position = 0;
@@ -49,9 +50,10 @@ struct View {
 };
 
 #ifdef SPECDEC_IN_CUDA
-// A row in memory, and the entries that change, by ascending id. Entries with ids in [kSpan c, kSpan (c + 1)) start at
-// entries[begins[c]]. A Row whose entries change holds the address of a Seen plus one, in place of its data's. That
-// address is odd, so the fast path, which needs 16-byte alignment, leaves the row to the general one.
+// A row in memory, its mask, and the entries that bias and penalties change, by ascending id. Entries with ids in
+// [kSpan c, kSpan (c + 1)) start at entries[begins[c]]; a listed id that is forbidden has -inf. A Row whose entries
+// change holds the address of a Seen plus one, in place of its data's. That address is odd, so the fast path, which
+// needs 16-byte alignment, leaves the row to the general one.
 struct Seen {
   static constexpr int kSpan = 256;
   struct alignas(8) Entry {
@@ -59,9 +61,9 @@ struct Seen {
     float value;
   };
   const void* data;
-  const Entry* entries;   // none: the request sees the row as it lies
+  const Entry* entries;   // null: nothing changes
   const int32_t* begins;  // [spans + 1], for the spans of all chunks of the row
-  const uint32_t* words;  // the mask, of W words; null: none
+  const uint32_t* words;  // the mask, W words; null: none
   int64_t W;
   bool invalid;  // all entries are NaN
 };

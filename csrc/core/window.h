@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokens that were drafted before a row: earlier drafts of a chain, or a node of a tree and its ancestors.
+// The tokens that were drafted before a row: earlier drafts of a chain, or a node of a tree and its ancestors. Also the
+// mapping of lists (of a bias or a mask) to requests or positions.
 #pragma once
 
 #include "ints.h"
@@ -20,6 +21,7 @@ struct Window {
     const int64_t i = parents ? n : n - 1;
     return tokens.at(starts ? (start(b) + i) * tokens.stride : b * stride + i * tokens.stride);
   }
+  // The position of the token before that one; 0 if it is the first
   SPECDEC_HD int64_t before(int64_t b, int64_t n) const {
     if (!parents) return n - 1;
     const int64_t parent = parents.at(b * parents_stride + n * parents.stride);
@@ -27,13 +29,13 @@ struct Window {
   }
 };
 
-// S lists, of which every request or every position has one or none
+// S lists. Each request, or each position, has one of them or none.
 struct Lists {
   int64_t S = 0;
-  Ints row;  // the number of each request's or position's list, -1: none; null: the lists are in that order
-  int64_t request_stride = 1, position_stride = 0;  // of `row`, or of the lists
+  Ints row;  // the index of each request's or position's list, -1: none; null: list i is the i-th one's
+  int64_t request_stride = 1, position_stride = 0;  // in `row`, or without it in lists; position 0: requests have lists
 
-  // The number of the list at a position of request b
+  // The index of the list at a position of request b
   SPECDEC_HD int64_t list(const Window& window, int64_t b, int64_t position) const {
     const bool ragged = position_stride != 0 && window.starts;
     const int64_t first = ragged ? (window.start(b) + b) * position_stride : b * request_stride;

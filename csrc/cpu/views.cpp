@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled without contraction: each operation is rounded on its own, as in a copy of the row that is written out.
+// Compiled without fused multiply-adds: each operation is rounded, as if the changed row were written out.
 #include "views.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 namespace specdec {
 namespace {
 
-// Ascending ids, whose pads, -1 or INT32_MAX, come last
+// A list of ascending ids. Its pads, -1 or INT32_MAX, come last.
 template <class IdAt>
 struct Ascending {
   IdAt id_at;
@@ -27,7 +27,7 @@ struct Ascending {
     if (near > n || (near > 0 && !below(near - 1, v))) return search(v, 0, std::min(near, n));
     return near == n || !below(near, v) ? near : search(v, near, n);
   }
-  // The places of ids in [begin, end). `near` is where the last call ended: walks read the chunks in order.
+  // The places of ids in [begin, end). `near` is where the last call ended, a good guess: chunks are read in order.
   Changes::Places in(int64_t begin, int64_t end, int64_t& near) const {
     Changes::Places places;
     places.first = places.last = from(begin, near);

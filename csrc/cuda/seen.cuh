@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the entries of a row as its view changes them. cuda/views.cuh makes the views.
+// Applies the view of a row to entries as they are read. cuda/views.cuh makes the views.
 #pragma once
 
 #include "device.cuh"
@@ -10,8 +10,8 @@ namespace specdec {
 SPECDEC_HD uint32_t allowed_bits(const Seen& view, int first) {
   return first / 32 < int(view.W) ? view.words[first / 32] >> first % 32 : 0;
 }
-// Bit r: whether a row's mask, if any, allows entry r of a thread's N, which is at first + step_of(r). The neighbours
-// of a group lie in one word.
+// Bit r of the result: whether the row's mask, if any, allows entry r of a thread's N, at id first + step_of(r). The
+// entries of a group are adjacent, in one word.
 template <int N>
 SPECDEC_DEVICE uint32_t allowed_bits(const Row& row, int first) {
   static_assert(N <= 32, "one bit each");
@@ -35,8 +35,8 @@ SPECDEC_HD_APART float seen_entry(const Seen& view, int64_t v, float lying) {
   return lying;
 }
 
-// Replaces those of a thread's N entries that the view changes. Entry r is at begin + step_of(r); `left` entries of the
-// row follow `begin`. The neighbours of a group lie in one span, and the next group in the next span.
+// Replaces those of a thread's N entries that bias and penalties change; load_lying() has applied the mask. Entry r is
+// at begin + step_of(r); `left` entries follow `begin`. A group lies in one span, and the next group in the next span.
 template <int N>
 SPECDEC_DEVICE void see(const Row& row, int64_t begin, int left, float (&z)[N]) {
   static_assert(kLanes * kGroup == Seen::kSpan, "a warp's groups are a span");

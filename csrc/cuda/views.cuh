@@ -44,7 +44,7 @@ SPECDEC_DEVICE float penalised(const Amounts& by, float e, int64_t count) {
 
 // The memory for the views of one side
 struct ViewLists {
-  int64_t loose = 0;  // most tokens of a window and of a bias list
+  int64_t loose = 0;  // most tokens of a window plus most ids of a bias list
   int64_t room = 0;   // most entries of a view
   int64_t spans = 0;  // spans in all chunks of a row
   Seen::Entry* entries = nullptr;
@@ -57,7 +57,7 @@ struct ViewLists {
 
 SPECDEC_DEVICE int32_t known_id(int64_t v) { return v < 0 || v > INT32_MAX ? -1 : int32_t(v); }
 
-// The ids of a view that come in any order: of a window, its last token first, then of a bias list
+// The unsorted ids of a view: the tokens of its window, the last one first, then the ids of its bias list
 struct LooseIds {
   const Bias& bias;
   int64_t list;                  // of the bias; -1: none
@@ -84,8 +84,8 @@ struct LooseIds {
     __syncthreads();
   }
 
-  // state[k]: the id if this is its first place and the used list lacks it; -2 - id if the list has it; -1 else.
-  // Returns how many are fresh, that is, not in the list; these are in `fresh`, ascending.
+  // Sets state[k] for ids[k] = v: v if the list of used ids lacks v, -2 - v if it has v, and -1 for repeats and pads.
+  // Writes the ids that the list lacks to `fresh`, ascending, and returns how many they are.
   SPECDEC_DEVICE int sort(const int32_t* used, int H) {
 #pragma unroll 1
     for (int k = threadIdx.x; k < n; k += kThreads) {
@@ -141,8 +141,8 @@ SPECDEC_DEVICE int ids_in(const UsedList& list) {
   return __syncthreads_and(fine) ? n : -1;
 }
 
-// Writes the entries that change, and returns how many there are: those of the H ids of the used list, and of loose ids
-// that are not in it. Called by all threads of a block.
+// Writes the entries of the H used ids, without bias and window. Then writes those of the loose ids, which replace them
+// where an id is both. Returns the number of entries. Called by all threads of a block.
 SPECDEC_DEVICE int put_entries(const UsedList& list, int H, LooseIds& loose, const Amounts& amounts, const Row& row,
                                const Mask& mask, const uint32_t* words, Seen::Entry* entries) {
   const int fresh = loose.sort(list.ids, H);
@@ -169,8 +169,7 @@ SPECDEC_DEVICE int put_entries(const UsedList& list, int H, LooseIds& loose, con
   return H + fresh;
 }
 
-// Makes the view with this number: the row as request b sees it after the window that ends at a position. Called by all
-// threads of a block.
+// Makes the view with this index, of a row that is read for a position of request b. Called by all threads of a block.
 SPECDEC_DEVICE void make_view(const Views& views, const ViewLists& lists, int64_t number, const Row& row, int64_t b,
                               int64_t position) {
   Seen::Entry* const entries = lists.entries + number * lists.room;
@@ -197,8 +196,8 @@ SPECDEC_DEVICE void make_view(const Views& views, const ViewLists& lists, int64_
   leave(entries, false);
 }
 
-// Calls f(side, its views, the number of the view, the row, the request, the position) for each side of an op, at
-// position n. Ops with two sides have their own overload.
+// Calls f(side, its views, the index of the view, the row, the request, the position) for each side of an op. n: the
+// index of the block. Ops with two sides have their own overload.
 template <class F>
 SPECDEC_DEVICE void each_view(const SeenRows& rows, int64_t n, const F& f) {
   f(0, rows.views, n, rows.RowMemory::at(0, n), n, rows.drafted);
@@ -217,8 +216,8 @@ __global__ void __launch_bounds__(kThreads, 3) make_views(const ViewsLaunch<Op> 
   });
 }
 
-// Takes the memory for an op's views, and stores its addresses in the op's views. make() is the launch that makes
-// the views. A side has at most `most` views, with windows of at most W tokens.
+// Allocates the memory for an op's views, and stores its addresses in them. make() launches the kernel that makes the
+// views. A side has at most `most` views, with windows of at most W tokens.
 class ViewsRoom {
  public:
   ViewsRoom(const Tensor& like, SeenRows& rows, int64_t most)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks of allowed ids: what they do to a row, by hand, and what of them is wrong. Random calls: test_views.py."""
+"""Masks of allowed ids: results computed by hand, and errors. Random calls: test_views.py."""
 
 import ctypes
 import math
@@ -23,7 +23,7 @@ Z = (2.0, 1.0, 0.5, -0.5, 0.0)
 
 
 def masks(V, *allowed, row=None, words=None):
-    """Allowed of lists of ids."""
+    """Return the masks that allow these lists of ids."""
     W = -(-V // 32) if words is None else words
     bits = [[sum(1 << v % 32 for v in ids if v // 32 == w) for w in range(W)] for ids in allowed]
     packed = torch.tensor(bits, dtype=torch.int64).reshape(len(allowed), W).to(torch.int32)
@@ -96,7 +96,7 @@ def test_chunks_without_an_allowed_id_do_no_harm(op_backend, filters):
 
 @pytest.mark.parametrize("filters", FILTERS)
 def test_the_cpu_does_not_read_chunks_without_an_allowed_id(filters):
-    """A read of their memory, which has no rights, would end the process."""
+    """Their pages are not readable: a read would end the process."""
     page, libc = mmap.PAGESIZE, ctypes.CDLL(None, use_errno=True)
     V = 3 * page // 4  # three pages of floats, of which the first and the last have no rights
     memory = mmap.mmap(-1, 3 * page)
@@ -117,7 +117,7 @@ def test_the_cpu_does_not_read_chunks_without_an_allowed_id(filters):
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_every_position_has_its_mask(method):
-    """Greedy rows that prefer 0: masks lead along 1, 2 and then forbid what was drafted."""
+    """Greedy rows with argmax 0: the masks force 1, then 2, then forbid the third draft."""
     allowed = masks(5, [1], [2], [4], row=[[0, 1, 2, -1], [-1, 0, -1, 1]])
     target = Rows(torch.tensor([Z]).expand(2, 4, 5), temperature=0.0, allowed=allowed)
     out = sk.verify_chain(target, torch.tensor([[1, 2, 3], [0, 1, 0]]), method=method)
@@ -128,7 +128,7 @@ def test_every_position_has_its_mask(method):
 
 
 def test_every_node_has_its_mask():
-    """A flat mask over a tree would allow a token of another branch."""
+    """One mask per depth would allow a token of another branch."""
     tree = torch.tensor([[-1, 0, 0, 2]]), torch.tensor([[-1, 1, 2, 3]])
     allowed = masks(5, [2], [3], [4], row=[[0, -1, 1, 2]])
     target = Rows(torch.tensor([Z]).expand(1, 4, 5), temperature=0.0, allowed=allowed)
@@ -206,7 +206,7 @@ def test_other_ops_refuse_it(op):
 @pytest.mark.parametrize("backend", [name for name in backends.NAMES if name in tiers.SIMULATED])
 @pytest.mark.parametrize("op", OPS)
 def test_what_a_device_finds_wrong_makes_a_row_invalid(op, backend):
-    """There nothing looks at values before the kernels run. One of three requests is wrong, and it alone."""
+    """A GPU's tensors are not checked before the kernels run. Of three requests only the wrong one becomes invalid."""
     call = call_with(op, row=torch.tensor([0, 1, -1]))
     if op not in FLAT:
         call |= {"uniforms": torch.full((3, 2 if op == "verify_chain" else 3), 0.5, dtype=torch.float64)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bias: what it does to a row, by hand, and what of it is wrong. Random calls: test_views.py."""
+"""Biases: results computed by hand, and errors. Random calls: test_views.py."""
 
 import math
 
@@ -66,7 +66,7 @@ def test_each_sum_is_rounded_and_the_list_keeps_its_order():
 
 
 def test_forbidden_ids():
-    """Bad words, fewest tokens: minus infinity. A row with nothing left is invalid, as one of minus infinities is."""
+    """Minus infinity forbids an id. A row with every id forbidden is invalid, like a row of minus infinities."""
     z = torch.tensor([Z, Z, Z])
     bias = lists([(0, -math.inf), (1, -math.inf)], [(4, -math.inf)], [(v, -math.inf) for v in range(5)])
     found = laws(Rows(z, bias=bias))
@@ -83,7 +83,7 @@ def test_what_stands_at_a_pad_is_not_used():
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_every_position_has_its_list(method):
-    """Greedy: position i prefers id i + 1; the draft follows, until position 2 forbids what was drafted."""
+    """Greedy: the list of position i makes id i + 1 the argmax; the draft follows, until position 2 forbids it."""
     row = [[0, 1, 2, -1], [-1, 0, -1, 0]]
     bias = lists([(1, 9.0)], [(2, 9.0)], [(3, -math.inf), (4, 9.0)], row=row)
     target = Rows(torch.tensor([Z]).expand(2, 4, 5), temperature=0.0, bias=bias)
@@ -111,8 +111,8 @@ def test_every_node_has_its_list():
 
 
 def test_two_positions_of_one_row_are_two_rows():
-    """Every position names the same stored row, and has a list of its own. An executor that took them for one would
-    keep its first sums."""
+    """All positions read one stored row, each with a list of its own. An executor that caches sums by the stored row
+    alone would reuse those of position 0."""
     bias = lists(*[[(i, -30.0)] for i in range(4)])
     rows = Rows(torch.zeros(1, 4), row=torch.zeros(1, 4, dtype=torch.int64), bias=bias)
     uniforms = torch.tensor([[0.0, 0.0, 0.0, 0.5]], dtype=torch.float64)
@@ -209,7 +209,7 @@ def test_other_ops_refuse_it(op):
 @pytest.mark.parametrize("backend", [name for name in backends.NAMES if name in tiers.SIMULATED])
 @pytest.mark.parametrize("op", OPS)
 def test_what_a_device_finds_wrong_makes_a_row_invalid(op, backend):
-    """There nothing looks at values before the kernels run. One of three requests is wrong, and it alone."""
+    """A GPU's tensors are not checked before the kernels run. Of three requests only the wrong one becomes invalid."""
     call = call_with(op)
     if op not in FLAT:
         call |= {"uniforms": torch.full((3, 2 if op == "verify_chain" else 3), 0.5, dtype=torch.float64)}
@@ -228,7 +228,7 @@ def test_what_a_device_finds_wrong_makes_a_row_invalid(op, backend):
         bad = call[side].logits.clone()
         bad[1] = math.nan
         wanted = backends.run_without_values(op, backend, **call | {side: call[side]._replace(logits=bad)})
-        if "values" in fields:  # as rows that hold the value there
+        if "values" in fields:  # like a row of logits with this value
             bad[1] = 0
             bad[1, ..., [2, 7]] = fields["values"][1, 0].item()
             wanted = backends.run_without_values(op, backend, **call | {side: unseen(call[side], logits=bad)})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step whose rows have a bias, growing penalties and a grammar's masks is plain decoding under them.
+"""A step under a bias, growing penalties and a grammar's masks emits the distribution of plain decoding under them.
 
-Joint laws of the ops against enumeration, on chains and trees, on mild and on peaked rows."""
+Joint distributions of chains and trees against enumeration, on flat and on peaked rows."""
 
 import itertools
 from functools import partial
@@ -56,7 +56,7 @@ def views(last):
 
 
 def verified(step, method, of_draft=True, late=0):
-    """late: how many positions too late the masks are, a mutant."""
+    """late: by how many positions the masks come too late, for a mutant."""
     n = len(step.draft_tokens)
     last = torch.cat([torch.full((n, 1), V), step.draft_tokens], 1)
     if late:
@@ -84,7 +84,7 @@ def test_masks_that_come_late_are_found():
 
 
 def paths(parents, tokens):
-    """The tokens on the way to each node [n, N], as tuples."""
+    """The tokens from the root to each node [n, N], as tuples."""
     found = []
     for up, own in zip(parents.tolist(), tokens.tolist()):
         way = [()]

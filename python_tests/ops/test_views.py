@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops whose rows have views, a bias and penalties: bit for bit the ops on float32 rows written out in full."""
+"""An op on rows with views (bias, penalties, masks) equals, bit for bit, the op on float32 rows with these applied."""
 
 import pytest
 from support import backends, tiers, viewed
@@ -38,4 +38,4 @@ def test_bad_data_gives_valid_tokens_or_an_error(op, op_backend):
     calls = CALLS // 10 if op_backend in tiers.SIMULATED else CALLS // 4
     served, refused = backends.there(op_backend, viewed.survived, op, op_backend, calls)
     assert served > calls / 10
-    assert refused > calls / 10 or op_backend != "cpu"  # a device is asked nothing before it runs
+    assert refused > calls / 10 or op_backend != "cpu"  # a GPU's tensors are not checked before it runs

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random calls whose rows have views, and the same calls on float32 rows that are written out in full."""
+"""Random calls on rows with views, and the same calls on float32 rows with the views applied beforehand."""
 
 import functools
 import math
@@ -20,7 +20,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def penalties(rng, n, V, *, row=None):
-    """Penalties of n requests or rows, with lists of up to 40 ids; some by number, some off."""
+    """Penalties of n requests or rows, with lists of up to 40 ids; some lists by index, some amounts off."""
     S = n if row is None else row
     some = [rng.sample(range(V), rng.randrange(min(V, 40) + 1)) for _ in range(S)]
     outputs = [[rng.choice(ids) for _ in range(rng.randrange(6))] if ids else [] for ids in some]
@@ -34,8 +34,8 @@ def penalties(rng, n, V, *, row=None):
 
 
 def bias(rng, n, V, positions=()):
-    """A bias of n requests or rows, whose positions have the shape `positions`: lists of requests, of positions or in
-    slots; with repeats, pads, ids that the vocabulary lacks and forbidden ones."""
+    """A bias of n requests or rows, whose positions have the shape `positions`: a list for each request or position, or
+    lists by index. They have repeats, pads, ids outside the vocabulary and forbidden ids."""
     count, length = math.prod(positions) if positions else n, rng.choice((0, 1, 5, 40))
     S, row = rng.choice((n, count)), None
     if rng.random() < 0.5:
@@ -54,8 +54,8 @@ def bias(rng, n, V, positions=()):
 
 
 def allowed(rng, n, V, positions=()):
-    """Masks of n requests or rows, whose positions have the shape `positions`: of requests, of positions or in slots;
-    of all ids, of about half, of a few; some with too few words, or with more than enough."""
+    """Masks of n requests or rows, whose positions have the shape `positions`: one for each request or position, or
+    masks by index. They allow all ids, about half or a few; some have a word too few or too many."""
     count = math.prod(positions) if positions else n
     S, row = rng.choice((n, count)), None
     if rng.random() < 0.5:
@@ -77,7 +77,7 @@ def allowed(rng, n, V, positions=()):
 
 
 def views(rng, n, V, positions=()):
-    """The fields of a side's views, of which it has some."""
+    """Some views of a side, as fields of Rows."""
     kinds = rng.choice(("p", "b", "m", "pb", "pm", "bm", "pbm", "pbm"))
     return {
         "penalties": penalties(rng, n, V, row=rng.choice((None, 3))) if "p" in kinds else None,
@@ -181,7 +181,7 @@ def chain_call(rng):
 
 
 def side_of(rng, of, counts, drafts, V, B, ragged, there):
-    """One side: its rows as they lie, perhaps in a store that positions share, and written out by position."""
+    """One side: its stored rows, perhaps in a pool that positions share, and the same written out by position."""
     R = sum(counts)
     few = max(1, V // 4)
     z = normal(rng, R, V)
@@ -254,7 +254,7 @@ def written_nodes(*of_tree):
 
 
 def ahead_of_time(op, V=1100, B=3, G=2):
-    """The calls that support/aot.py compiles: all amounts as tensors, no window left out; then numbers alone."""
+    """The calls that support/aot.py compiles: first all amounts as tensors, with windows; then all as numbers."""
     rng = random.Random(f"ahead of time {op}")
     every = {name: torch.tensor([x, 1.0, x + 0.3]) for name, x in (("repetition", 1.3), ("frequency", 0.5))}
     ids, counts = sk.history([[1, 5]] * B, [[5, V - 1], [], [0, 0]], size=16)
@@ -347,8 +347,7 @@ def bare(call):
 
 
 def compared(op, backend, n):
-    """Of n calls: those that differ from the call on rows written out, and how many differ from the call without
-    views."""
+    """Return which of n calls differ from the call on rows written out, and how many from the call without views."""
     run, wrong, changed = getattr(sk, op), [], 0
     for i in range(n):
         seen, plain = worker.here(call_of(op, i))
@@ -401,7 +400,7 @@ def hostile_mask(rng, view, n):
 
 
 def hostile_call(op, i):
-    """A call whose views, windows and trees hold what none should."""
+    """A call with invalid values in views, windows and trees."""
     rng = random.Random(f"hostile {op} {i}")
     call, _ = call_of(op, rng.randrange(1 << 30))
     for side, rows in call.items():
@@ -425,7 +424,9 @@ def hostile_call(op, i):
 
 
 def survived(op, backend, n):
-    """Of n hostile calls: how many gave valid tokens, and how many were refused by name. Nothing else may come."""
+    """Return how many of n hostile calls gave valid tokens, and how many raised an error that names the op.
+
+    Any other outcome fails."""
     run = functools.partial(backends.as_on_gpu if backend.startswith("triton") else backends.public, op)
     served = refused = 0
     for i in range(n):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of logits as requests see them: with a bias on some ids, then under penalties (penalties.py), then a mask."""
+"""The views of rows, written out: a bias on some ids, then penalties (penalties.py), then a mask."""
 
 import numpy as np
 import torch
@@ -9,17 +9,17 @@ from .penalties import History, amounts, penalised
 
 
 def is_seen(rows):
-    """Return whether the rows of a side have views."""
+    """Return whether a side has views."""
     return not rows.penalties is rows.bias is rows.allowed is None
 
 
 def unseen(rows, **changes):
-    """Return Rows without views, with other changes. Rows that are written out are float64, as no argument's are."""
+    """Return Rows without views and with other fields changed. Written-out rows are float64, unlike any argument."""
     return rows._replace(**{"penalties": None, "bias": None, "allowed": None} | changes)
 
 
 def biased(z, ids, values):
-    """Return the row z [V] with a bias, in the dtype of z: entry by entry of the list, each sum rounded to it."""
+    """Return the row z [V] with a bias. Values are added in list order, each sum rounded to the dtype of z."""
     z = z.copy()
     with np.errstate(all="ignore"):
         for v, value in zip(ids, values):
@@ -34,19 +34,19 @@ def allowed_ids(words, V):
 
 
 def list_of(lists, row, requests, b, position):
-    """Return the number of the list of request b, of `requests` in all, at a position; -1: none.
+    """Return the index of the list of request b at a position; -1: none.
 
-    position: its index among the positions of all requests."""
+    requests: how many there are. position: its index among the positions of all requests."""
     if row is None:
         return b if len(lists) == requests else position
     return int(row.flatten()[b if row.dim() == 1 and len(row) == requests else position])
 
 
 def written_out(z, rows, windows, numbers, requests, positions=None):
-    """Return rows z [n, V] as float32 rows: row i as request (or row) numbers[i] sees it after windows[i].
+    """Return rows z [n, V] in float32 with views applied: row i for request (or row) numbers[i], after windows[i].
 
-    rows: a side, whose views are applied. requests: how many there are. positions: the index of each row's position
-    among those of all requests; None: a request has one."""
+    rows: the side that has the views. requests: how many there are. positions: the index of each row's position among
+    those of all requests; None: a request has one."""
     if not is_seen(rows):
         return z
     seen = []
@@ -82,10 +82,11 @@ def seen_rows(rows, n):
 
 
 def seen_nodes(rows, parents, tokens, numbers, positions, n):
-    """Return a tree's side without views, its rows by number: of the first n requests row numbers[b][i] of node i
-    is written out as positions[b][i] sees it, once for nodes that see it alike. A number that names no row stays one.
+    """Return a tree's side as Rows by index, without views.
 
-    parents, tokens [B, N]. A position sees a row after the tokens on the way from the root to it."""
+    For each node i of the first n requests, row numbers[b][i] is written out with the views of position
+    positions[b][i]: its window is the tokens from the root to that position. Nodes with the same row and position share
+    the copy. An index out of range stays out of range. parents, tokens: [B, N]."""
     (B, N), M = parents.shape, rows.logits.shape[1]
     logits = torch.zeros(B, N, rows.logits.shape[2], dtype=torch.float64, device="cpu")
     stats = None if rows.stats is None else torch.zeros(B, N, 4, dtype=torch.float32, device="cpu")
@@ -108,7 +109,7 @@ def seen_nodes(rows, parents, tokens, numbers, positions, n):
 
 
 def path(parents, tokens, node):
-    """Return the tokens on the way from the root, which is not among them, to a node."""
+    """Return the tokens from the root, without its own, to a node."""
     found = []
     while node > 0:
         found.append(tokens[node])

@@ -99,7 +99,7 @@ class GivenViews(NamedTuple):
     allowed_row: torch.Tensor | None
 
     def of_windows(self, positions, *window) -> Views:
-        """Return the Views. positions: Positions of the call; `window` has the last fields."""
+        """Return the Views. positions: Positions of the call; window: the fields of Views from `window` on."""
         if self.history_ids is self.bias_ids is self.allowed_bits is None:
             return launch.NO_VIEWS
         return Views(launch.FLAGS[True], *self.penalties(), *self.bias(positions), *self.mask(positions), *window)
@@ -141,13 +141,13 @@ class GivenViews(NamedTuple):
 
 
 class Positions(NamedTuple):
-    """The positions of a call: `each` of B requests; 0 if requests are ragged."""
+    """The positions of B requests: `each` per request; 0 if they are ragged."""
 
     B: int
     each: int
 
     def lists(self, lists: torch.Tensor, row: torch.Tensor | None) -> tuple:
-        """Return the numbers of lists as Values, and their strides from request to request and between positions."""
+        """Return the indices of lists as Values, and the strides between requests and between positions."""
         numbered = lists if row is None else row
         of_requests = numbered.size(0) == self.B and (row is None or row.dim() == 1)
         numbers = launch.NO_VALUES if row is None else Values(row.contiguous(), True)

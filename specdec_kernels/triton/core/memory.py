@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads and stores of one value for each of a program's rows; rows that are given by index, or have views.
+"""Loads and stores of one value for each of a program's rows; loads of rows, also by index or with views.
 
 If a program serves one row, these access scalars, which compile faster: for every access of a tensor Triton's
 coalescing pass looks at the whole kernel.
@@ -92,15 +92,15 @@ class Views(NamedTuple):
     H: Any
     ids_stride: Any
     counts_stride: Any
-    row: Any  # Values: the number of each request's list; not given: list b is request b's
+    row: Any  # Values: the index of each request's list; not given: list b is request b's
     bias_ids: Any  # [S, I]; None: there is no bias
     bias_values: Any
     bias_S: Any
     bias_n: Any
-    bias_stride: Any  # of both
-    bias_row: Any  # Values: the number of each request's or position's list; not given: lists in that order
+    bias_stride: Any  # of ids and values, which are contiguous
+    bias_row: Any  # Values: the index of each request's or position's list, -1: none; not given: lists in that order
     bias_request_stride: Any
-    bias_position_stride: Any  # 0: requests have lists
+    bias_position_stride: Any  # 0: one list per request
     words: Any  # [S, W]; None: there is no mask
     words_S: Any
     words_W: Any
@@ -133,7 +133,7 @@ def _offset(side, b, row):
     """Return where a row begins. Triton derives its divisibility from the strides, so loads of rows can be wide."""
     row = tl.maximum(row, 0)
     if side.views.GIVEN:
-        row &= 0xFFFFFFFF  # the upper half is its window: views.py
+        row &= 0xFFFFFFFF  # the upper half is its position: views.py
     if side.store.row is None:
         return b * side.batch_stride + row * side.row_stride
     elif side.store.K is None:
@@ -144,7 +144,7 @@ def _offset(side, b, row):
 
 @triton.jit
 def lying_chunk(side, b, row, begin, mask, other, S):
-    """Return the entries of rows of the requests b from ids `begin` [ROWS] on, as they lie: float32 [ROWS, WIDTH].
+    """Return the entries of rows of the requests b from ids `begin` [ROWS] on, as stored: float32 [ROWS, WIDTH].
 
     Only this function and lying_entry read the memory of rows."""
     at = (_offset(side, b, row) + begin)[:, None] + tl.arange(0, S.WIDTH)[None, :]
@@ -153,7 +153,7 @@ def lying_chunk(side, b, row, begin, mask, other, S):
 
 @triton.jit
 def lying_entry(side, b, row, v, mask, other):
-    """Return the entries of rows at ids v as they lie, in float32."""
+    """Return the entries of rows at ids v as stored, in float32."""
     return get_value(side.data + _offset(side, b, row) + v, mask, other).to(tl.float32)
 
 

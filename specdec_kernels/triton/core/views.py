@@ -2,8 +2,8 @@
 """The views of rows (a bias, penalties, a mask), applied to entries as they are read, for a block of rows
 (csrc/core/views.h and csrc/cpu/views.cpp).
 
-With views, the upper half of a row's index holds the position where its window of drafted tokens ends. So a row has a
-different index after each window, and a negative index still means that there is no row.
+With views, the upper 32 bits of a row's index hold the position that the row is read for: where its window of drafted
+tokens ends. So one row has a different index at each position. A negative index still means that there is no row.
 """
 
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ def anywhere(mask):
 
 @triton.jit
 def seen(views, row, position):
-    """Return the index of a row after the window that ends at `position`; position 0: an empty window."""
+    """Return the index of a row at `position`, where its window ends; position 0: an empty window."""
     if not views.GIVEN:
         return row
     else:
@@ -99,8 +99,8 @@ def _count_in_list(views, ids, counts, v, mask):
 def _times(x, y):
     """Return x * y, rounded before it is used.
 
-    It is an fma with 0, which a compiler does not fuse with what follows. A product in double, converted to float, is
-    no way around: compilers turn it into a product of floats, and fuse that."""
+    It is an fma with 0, which compilers do not fuse with a following sum. A product in double that is rounded to float
+    would not do: compilers turn it into a product of floats, and fuse that."""
     zero = tl.zeros_like(x)
     return tl.fma(x, y + zero, zero)
 
@@ -116,9 +116,9 @@ def _changed(amounts, e, count):
 
 @triton.jit
 def _look_up(views, b, alive):
-    """Return the amounts of requests, where their lists begin, and which requests have valid amounts and lists.
+    """Return the amounts of requests, where their lists begin, and which requests have valid amounts and indices.
 
-    In tensors on a device, nothing has checked these before."""
+    The host cannot check those of GPU tensors."""
     repetition = load_value(views.repetition, b, alive, 1.0)
     frequency = load_value(views.frequency, b, alive, 0.0)
     presence = load_value(views.presence, b, alive, 0.0)
@@ -136,7 +136,7 @@ def _look_up(views, b, alive):
 
 @triton.jit
 def _list_of(views, row, S, stride, request_stride, position_stride, b, position, alive):
-    """Return where the lists of requests at positions begin, which have one, and which numbers are valid."""
+    """Return where the lists of requests b at their positions begin, which have one, and which indices are valid."""
     at = b * request_stride + position * position_stride
     if views.starts is not None:
         start = get_value(views.starts + b, alive, 0).to(tl.int64)
@@ -163,7 +163,7 @@ def _mask_list(views, b, position, alive):
 
 @triton.jit
 def _is_allowed(views, at, v, mask):
-    """Return whether the masks that begin at `at` allow the ids v >= 0. mask: which have a mask."""
+    """Return whether the masks that begin at `at` allow the ids v >= 0; true outside `mask`, where there is none."""
     word = v // 32
     bits = tl.load(views.words + at + word, mask=mask & (word < views.words_W), other=0)
     return ~mask | ((bits >> (v % 32).to(tl.int32)) & 1 == 1)
@@ -171,7 +171,7 @@ def _is_allowed(views, at, v, mask):
 
 @triton.jit
 def _biased(views, at, some, v, e):
-    """Return entries e at ids v with the numbers of the bias lists that begin at `at`, one after another."""
+    """Return entries e at ids v plus the values of the bias lists that begin at `at`, added in list order."""
     j = 0
     while j < views.bias_n:
         id = get_value(views.bias_ids + at + j, some, -1).to(tl.int64)
@@ -183,7 +183,7 @@ def _biased(views, at, some, v, e):
 
 @triton.jit
 def seen_entry(views, b, row, v, mask, e):
-    """Return entries e at ids v of rows as the requests b see them; NaN if a view is invalid."""
+    """Return entries e at ids v of rows with the views of requests b applied; NaN if a view is invalid."""
     b = tl.broadcast_to(b, e.shape)
     position = tl.broadcast_to(row, e.shape) >> 32
     v = tl.broadcast_to(v, e.shape)
@@ -225,10 +225,10 @@ def _entry(side, b, row, v, mask, bias_at, some):
 
 @triton.jit
 def seen_chunk(side, b, row, begin, end, alive, z):
-    """Return chunks z [X, W] of rows as the requests b see them.
+    """Return chunks z [X, W] of rows with the views of requests b applied. Ids are from `begin` up to `end` [X].
 
-    The chunks have ids from `begin` up to `end` [X]. Few of these ids change, so they are changed one by one, from what
-    is in memory."""
+    Bias and penalties change few ids, which are recomputed one by one from the entries in memory. The mask comes last,
+    on the whole chunk."""
     views = side.views
     bias_at, some, valid = begin * 0, alive, alive
     if views.bias_ids is not None:
