@@ -32,6 +32,8 @@ inline Bias bias(const Op& op, const GivenBias& given, const Positions& position
   check_dims(op, given.field("bias.ids"), *given.ids, "S, I");
   p.n = given.ids->size(1);
   p.ids = ints(op, given.field("bias.ids"), *given.ids, given.ids->stride(1));
+  // An empty tensor's address may be null, which would mean that there is no bias.
+  if (given.ids->numel() == 0) p.ids.data = "";
   p.ids_stride = given.ids->stride(0);
   check(p.n <= INT32_MAX, op, given.field("bias.ids"), " must have fewer than 2^31 columns, got ", p.n);
   check_device(op, given.field("bias.values"), *given.values);

@@ -183,6 +183,21 @@ def test_other_errors(op):
         getattr(sk, op)(**call_with(op, row=torch.tensor([0, 1])))
 
 
+def test_masks_of_positions_have_their_shape():
+    """Others have as many rows of words, and would be those of other requests."""
+    bits = torch.arange(6, dtype=torch.int32).view(3, 2, 1)
+    for op, positions in (("verify_chain", "3, 2"), ("verify_tree", "3, 2")):
+        getattr(sk, op)(**call_with(op, bits=bits))
+        for shape in ((2, 3, 1), (1, 6, 1), (6, 1, 1)):
+            wanted = rf"must have shape \[S, n\] or \[{positions}, n\], got \[{shape[0]}, {shape[1]}, 1\]"
+            with pytest.raises(ValueError, match=f"^{op}: target.allowed.bits {wanted}"):
+                getattr(sk, op)(**call_with(op, bits=bits.view(shape)))
+        with pytest.raises(ValueError, match=rf"^{op}: target.allowed.bits must have shape \[S, W\], got \[3, 2, 1\]"):
+            getattr(sk, op)(**call_with(op, bits=bits, row=torch.zeros(3, dtype=torch.int64)))
+    with pytest.raises(ValueError, match=r"^sample: rows.allowed.bits must have shape \[S, W\], got \[3, 2, 1\]"):
+        sk.sample(**call_with("sample", bits=bits))
+
+
 def test_a_mask_is_of_logits():
     call = call_with("verify_chain")
     probs = Rows(torch.full((3, 2, 9), 1 / 9), kind="probs", allowed=call["target"].allowed)

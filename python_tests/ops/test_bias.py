@@ -147,6 +147,10 @@ WRONG = [
     ({"values": None}, "ids and values must be given with a bias, got ids alone"),
     ({"ids": None}, "ids and values must be given with a bias, got values alone"),
     ({"row": torch.tensor([0, 3, 0])}, r"row must be in \[-1, 3\), got 3 of request 1"),
+    (
+        {"ids": IDS[:, :0], "values": VALUES[:, :0], "row": torch.tensor([0, 3, 0])},
+        r"row must be in \[-1, 3\), got 3 of request 1",
+    ),
     ({"row": torch.tensor([0, 1, -2])}, r"row must be in \[-1, 3\), got -2 of request 2"),
     ({"row": torch.tensor([0.0, 1.0, 2.0])}, "row must be int32 or int64, got float32"),
 ]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import specdec_kernels as sk
 from specdec_kernels import Rows, theory
 
 GOLDEN = {  # best gamma at c = .01, .05, .1, .2
@@ -85,6 +86,20 @@ def test_expected_tokens_by_simulation(alpha, gamma):
     accepted = np.random.default_rng(0).random((n, gamma)) < alpha
     emitted = accepted.cumprod(axis=1).sum(axis=1) + 1
     assert abs(emitted.mean() - theory.expected_tokens(alpha, gamma)) < 5 * emitted.std() / math.sqrt(n)
+
+
+def test_views_are_refused():
+    z = torch.zeros(2, 5)
+    ids = torch.zeros(2, 1, dtype=torch.int32)
+    for field, view in (
+        ("penalties", sk.Penalties(1.3, ids=ids, counts=ids)),
+        ("bias", sk.Bias(ids, torch.zeros(2, 1))),
+        ("allowed", sk.Allowed(ids + 1)),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"^acceptance_rate_from_logits: target\.{field} must be None, got {type(view).__name__}$"
+        ):
+            theory.acceptance_rate_from_logits(sk.Rows(z, **{field: view}), z)
 
 
 def test_acceptance_rate_by_simulation():

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -68,9 +68,10 @@ def no_views(op: str, name: str, rows: Rows) -> None:
             raise ValueError(f"{op}: {name}.{field} must be None, got {type(view).__name__}")
 
 
-def views(op: str, name: str, x: Rows, drafted: bool) -> tuple:
+def views(op: str, name: str, x: Rows, drafted: bool, positions: Callable = lambda: None) -> tuple:
     """The views of a side as the ops take them, at the end of their arguments; nothing where none are given.
-    `drafted`: whether the op is told the windows."""
+    `drafted`: whether the op is told the windows. positions: returns the shape of a call's positions, [B, G+1] or
+    [B, N]; None: there is one dimension of them."""
     if x.penalties is None and x.bias is None and x.allowed is None:
         return ()
     of_penalties = NO_PENALTIES if x.penalties is None else _penalties(op, name, x, drafted)
@@ -81,12 +82,23 @@ def views(op: str, name: str, x: Rows, drafted: bool) -> tuple:
             raise TypeError(f"{op}: {name}.{field} must be {kind.__name__}, got {type(view).__name__}")
     ids, values, of_bias = x.bias or NO_BIAS
     bits, of_mask = x.allowed or NO_MASK
-    return (*of_penalties, _lists(ids), _lists(values), of_bias, _lists(bits), of_mask, *window)
+    ids = _lists(op, f"{name}.bias.ids", ids, of_bias, positions)
+    values = _lists(op, f"{name}.bias.values", values, of_bias, positions)
+    bits = _lists(op, f"{name}.allowed.bits", bits, of_mask, positions)
+    return (*of_penalties, ids, values, of_bias, bits, of_mask, *window)
 
 
-def _lists(x: Any) -> Any:
-    """Lists [S, n], also of those that were given for each position, [B, positions, n]."""
-    return x.flatten(0, 1) if isinstance(x, torch.Tensor) and x.dim() == 3 else x
+def _lists(op: str, name: str, x: Any, row: Any, positions: Callable) -> Any:
+    """Lists [S, n], also of those that are given for each position, [*positions, n]. C++ refuses others."""
+    if not isinstance(x, torch.Tensor) or x.dim() != 3 or row is not None:
+        return x
+    shape = positions()
+    if shape is None:
+        return x
+    if x.shape[:2] != tuple(shape):
+        wanted = ", ".join(map(str, shape))
+        raise ValueError(f"{op}: {name} must have shape [S, n] or [{wanted}, n], got {list(x.shape)}")
+    return x.flatten(0, 1)
 
 
 def _penalties(op: str, name: str, x: Rows, drafted: bool) -> tuple:
@@ -137,7 +149,7 @@ def of_logits(op: str, name: str, x: Any, *, stats: bool = True, row: bool = Fal
     return x.logits, _NO_SAMPLING, _check.contiguous(x.stats), x.row, of_views
 
 
-def of_stats(rows: Rows | torch.Tensor, logits: torch.Tensor, stats: torch.Tensor) -> Rows:
+def of_stats(rows: Rows | torch.Tensor, logits: torch.Tensor, stats: torch.Tensor | None) -> Rows:
     """Logits with stats, seen as `rows` are."""
     if not isinstance(rows, Rows):
         return Rows(logits, stats=stats)

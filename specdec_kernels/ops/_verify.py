@@ -21,10 +21,11 @@ def flat(op, name, rows, by_rule):
     return (rows.logits, *sampling, _check.contiguous(rows.stats), _code(op, name, rows, by_rule), rows.row)
 
 
-def views(op, target, draft):
-    """Those of both sides, at the end of an op's arguments; nothing where neither has any."""
-    of_target = _rows.views(op, "target", target, False)
-    of_draft = () if draft is None else _rows.views(op, "draft", draft, False)
+def views(op, target, draft, positions):
+    """Those of both sides, at the end of an op's arguments; nothing where neither has any. positions: a function that
+    returns their shape, None where they have one dimension."""
+    of_target = _rows.views(op, "target", target, False, positions)
+    of_draft = () if draft is None else _rows.views(op, "draft", draft, False, positions)
     return (*(of_target or _NO_VIEWS), *of_draft) if of_target or of_draft else ()
 
 

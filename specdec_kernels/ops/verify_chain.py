@@ -128,13 +128,20 @@ def verify_chain(
     of_draft = _verify.flat(op, "draft", draft, rules.given)
     by = (CHAIN_METHODS[method].code, *rules.as_taken(target.logits.device))
     randomness = (seed, offset, _check.contiguous(uniforms), num_requests)
-    views = _verify.views(op, target, draft)
+    views = _verify.views(op, target, draft, lambda: _positions(draft_tokens, cu_draft))
     arguments = (*of_target, draft_tokens, *of_draft, cu_draft, max_draft, bonus_tokens, *by, *randomness, *views)
     if _check.flag(op, "require_exact", require_exact):
         rules.require_exact(op, arguments)
     if out is None:
         return VerifyChainOutput(*_verify_chain(*arguments))
     return _verify.write(op, VerifyChainOutput, _write, arguments, out)
+
+
+def _positions(draft_tokens, cu_draft):
+    """[B, G+1]; None where drafts are ragged, or no tensor of two dimensions, which the op refuses."""
+    if cu_draft is not None or not isinstance(draft_tokens, torch.Tensor) or draft_tokens.dim() != 2:
+        return None
+    return draft_tokens.size(0), draft_tokens.size(1) + 1
 
 
 def _max_draft(op, max_draft, cu_draft):

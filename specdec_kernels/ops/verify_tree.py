@@ -137,7 +137,14 @@ def verify_tree(
     nodes = (parents, tokens, draft_nodes, *(links or (None, None)))
     by = (TREE_METHODS[method].code, max_depth, *rules.as_taken(target.logits.device))
     randomness = (seed, offset, _check.contiguous(uniforms), num_requests)
-    arguments = (*nodes, *of_target, *of_draft, *by, *randomness, *_verify.views(op, target, draft))
+    arguments = (
+        *nodes,
+        *of_target,
+        *of_draft,
+        *by,
+        *randomness,
+        *_verify.views(op, target, draft, lambda: tokens.shape),
+    )
     if _check.flag(op, "require_exact", require_exact):
         rules.require_exact(op, arguments)
     if out is None:
