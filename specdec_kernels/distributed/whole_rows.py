@@ -85,7 +85,7 @@ def share_of(op: str, arguments: Mapping[str, Any], n: int, begin: int, end: int
 
     def share(place, x):
         if isinstance(x, (Penalties, Bias, Allowed)) and x.row is None:
-            x = x._replace(row=_numbers(x.bits if isinstance(x, Allowed) else x.ids, n))
+            x = _numbered(x, n)
         if isinstance(x, (tuple, list)):
             names = x._fields if isinstance(x, (Rows, Penalties, Bias, Allowed)) else range(len(x))
             return _like(x, [share(f"{place}.{name}", part) for name, part in zip(names, x)])
@@ -99,13 +99,15 @@ def share_of(op: str, arguments: Mapping[str, Any], n: int, begin: int, end: int
     return {name: share(name, x) for name, x in arguments.items()}
 
 
-def _numbers(lists: Any, n: int) -> torch.Tensor | None:
-    """Return the numbers of lists that are in the order of n requests, or of their positions."""
+def _numbered(view: Penalties | Bias | Allowed, n: int) -> Penalties | Bias | Allowed:
+    """Return a view that names its lists, which are in the order of n requests or of their positions."""
+    lists = view.bits if isinstance(view, Allowed) else view.ids
     if not isinstance(lists, torch.Tensor):
-        return None
+        return view
     count = prod(lists.shape[:-1])
     numbers = torch.arange(count, device=lists.device)
-    return numbers if count == n or count % n else numbers.view(n, -1)
+    flat = {name: x.flatten(0, 1) for name, x in view._asdict().items() if isinstance(x, torch.Tensor) and x.dim() == 3}
+    return view._replace(row=numbers if count == n or count % n else numbers.view(n, -1), **flat)
 
 
 def _like(x: Any, parts: list) -> Any:
