@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What extras of the installed package ask for, a line each: so that they can be installed without building it again.
+"""Print the requirements of extras of the installed package, one per line, to install them without building it again.
 
 python build_tools/extras.py dev docs
 """

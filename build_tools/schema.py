@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What csrc/schema.cpp defines, as a header: made from specdec_kernels/arguments.py, which is loaded by its path, since
-the package needs the library that is being built."""
+"""Generate the header of op schemas that csrc/schema.cpp registers, from specdec_kernels/arguments.py. That file is
+loaded by its path, because importing the package needs the library that is being built."""
 
 from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
@@ -13,15 +13,15 @@ _SPEC.loader.exec_module(arguments)
 
 
 def listed(rows) -> str:
-    """Arguments as a schema writes them. The last may be left out, as far as nothing behind them must be given."""
+    """Return the arguments as text of a schema. Those at the end get a default if no required one comes after them."""
     last = len(rows) - len(list(takewhile(lambda x: x.may_be_left_out, reversed(rows))))
     each = (f"{arguments.TYPES[x.type][0]}{'?' * x.optional} {x.name}" for x in rows)
     return ", ".join(text + f"={x.default}" * (i >= last) for i, (x, text) in enumerate(zip(rows, each)))
 
 
 def schemas(op: str) -> Iterator[str]:
-    """What torch is told of the op: "views" and "views_out" take views too; "out" and "views_out", where the public
-    function takes `out`, write there."""
+    """Yield the schemas of an op's overloads. "views" and "views_out" take views too. "out" and "views_out" write into
+    given tensors, and exist only if the public function takes `out`."""
     made, plain, every = arguments.results(op), arguments.plain(op), arguments.taken(op)
     written = ", ".join(f"Tensor({letter}!) {name}" for letter, (name, *_) in zip("abcdefgh", made))
     returned = "Tensor" if len(made) == 1 else f"({', '.join(['Tensor'] * len(made))})"
@@ -37,7 +37,7 @@ def header() -> str:
 
 
 def write(folder: Path) -> None:
-    """Where it says something new: what includes it is compiled again."""
+    """Write the header if its text has changed. Otherwise the files that include it need not be compiled again."""
     path, text = folder / "schemas.h", header()
     if not path.exists() or path.read_text() != text:
         path.write_text(text)

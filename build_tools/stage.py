@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python stage.py TITLE COMMAND ...: says what is being done, and every ten seconds how far it is, on a terminal or in
-a log; the command's own output is shown if it fails."""
+"""Run a command and print its progress every ten seconds. The command's own output is shown only if it fails.
+
+python build_tools/stage.py TITLE COMMAND ...
+"""
 
 import os
 import re
@@ -17,7 +19,7 @@ def say(line):
 
 
 def latest(lines: list[str]) -> str:
-    """Where the command is: ninja's last [3/20], else the last line that has a word in it."""
+    """Return the command's progress: ninja's last [3/20], else the last line that has a word in it."""
     steps = [line for line in lines if re.match(r"\[\d+/\d+\]", line)]
     said = steps or [line for line in lines if re.search(r"\w\w", line)] or [""]
     return said[-1].strip().replace(f"{os.getcwd()}/", "")

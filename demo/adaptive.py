@@ -58,7 +58,7 @@ def sides(pair, args) -> dict:
 
 
 def interval(ratios) -> tuple[float, float]:
-    """Of the median, by the order of what was seen: at least 95%."""
+    """Return a confidence interval of the median of at least 95%, from the order statistics."""
     ratios = sorted(ratios)
     n = len(ratios)
     cut = 0

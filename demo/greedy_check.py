@@ -24,7 +24,7 @@ DRAFT = str(Path(__file__).parent / "draft")
 
 
 def first_gap(target, prompt: list[int], a: list[int], b: list[int]) -> tuple[int, float]:
-    """Where a and b part, and how far apart the two best logits lie there."""
+    """Return the first position where a and b differ, and the gap between the two best logits there."""
     at = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
     ids = prompt + a[:at]
     logits = target.forward(torch.tensor([ids]), [0], target.new_cache(1, len(ids)), keep=[len(ids) - 1])[0]

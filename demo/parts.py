@@ -47,12 +47,13 @@ def measure(args, data, parts, prepare, console):
 
 
 def weights() -> str:
-    """Which draft is in the demo: the beginning of its file's hash."""
+    """Return the beginning of the hash of the draft's file, which identifies its weights."""
     return sha256((HERE / "draft" / "draft.safetensors").read_bytes()).hexdigest()[:12]
 
 
 def read(args, empty, console):
-    """What was measured before. A part of other weights is no part of this: with time to measure, all begins anew."""
+    """Load the earlier measurements. If they were made with other weights of the draft and there is time to measure,
+    return `empty`: everything is measured again."""
     data = json.loads(args.out.read_text()) if args.out.exists() else empty
     if data == empty or data.get("draft") == weights():
         return data
@@ -62,7 +63,7 @@ def read(args, empty, console):
 
 
 def run(args, empty, parts, prepare, show, draw):
-    """What is there already, the parts(data) that are not, the table and the picture."""
+    """Load the earlier measurements, measure the parts(data) that are missing, print the table and draw the picture."""
     console = Console()
     console.width = max(console.width, 110)
     torch.set_num_threads(args.threads)

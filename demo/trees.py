@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several drafts gain on the real pair: tokens per target call of every method against K and L, and how much of
-the optimum a method accepts of K drafts on the same rows.
+"""The gain from several drafts on the real pair: tokens per target call of every method against K and L, and each
+method's acceptance of K drafts on the same rows, as a share of the optimum.
 
     python -m demo.trees                   # about an hour of one core in all; finished parts are kept in trees.json
     python -m demo.trees --seconds 500     # stop in time, go on at the next call

@@ -17,7 +17,7 @@ constexpr size_t kMaskArguments = 2;
 #define SPECDEC_GIVEN_MASK(side, prefix) \
   GivenMask { side, prefix##allowed_bits, prefix##allowed_row }
 
-// The masks of one side
+// The masks of the target's rows or of the draft's
 inline Mask mask(const Op& op, const GivenMask& given, const Positions& positions, const Window& window,
                  const Present& present) {
   Mask m;

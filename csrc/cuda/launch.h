@@ -64,8 +64,8 @@ inline void check_cuda(const char* op, cudaError_t error) {
   throw std::runtime_error(text.str());
 }
 
-// Caches an answer, which is never 0, for each device. Only the first call asks the device, and it does so before the
-// launch, which may be captured.
+// Caches the result of ask() for each device; the result must not be 0. Only the first call on a device runs ask().
+// That is before the launch: a CUDA graph may capture the launch, but not ask().
 class OncePerDevice {
  public:
   template <class Ask>
@@ -149,14 +149,14 @@ class Scratch {
   std::optional<Tensor> memory_;
 };
 
-// How many chunks each warp takes in turn. It is 1 until there are enough blocks to fill the device, and then grows to
-// keep them fewer. No result depends on it.
+// How many chunks each warp takes in turn. It is 1 while there are few chunks, so that many blocks share them. It grows
+// with their number, to launch fewer blocks. No result depends on it.
 inline int chunks_per_warp(int64_t rows, int64_t chunks) {
   const int64_t all = rows * chunks;
   return all <= 1 << 12 ? 1 : all <= 1 << 14 ? 2 : 3;
 }
 
-// The same for pairs of rows, whose blocks take longer and of which fewer fit an SM
+// The same for pairs of rows. Their blocks take longer, and fewer of them fit an SM.
 inline int pair_chunks_per_warp(int64_t rows, int64_t chunks) {
   const int64_t all = rows * chunks;
   return all <= 1 << 11 ? 1 : all <= 1 << 13 ? 2 : 3;

@@ -43,8 +43,8 @@ SERVED = [("lean", 3), *(pytest.param(*x, marks=pytest.mark.thorough) for x in O
 @pytest.mark.parametrize("name, batch", SERVED)
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_is_the_models_own(models, name, batch, kind):
-    """8 requests in batches of 3: slots are freed, moved and reused. Kills: a cache row kept for another request, a
-    position off by one, a stale key that is attended to."""
+    """8 requests, by default in batches of 3: slots are freed, moved and reused. Kills: a cache row kept for another
+    request, a position off by one, a stale key that is attended to."""
     hf, target, draft = models[name]
     todo = tiny.requests()
     output = generate(target, todo, drafter(kind, draft), max_batch=batch)
@@ -201,7 +201,7 @@ def test_text_waits_for_whole_characters():
     text = TextStream(tiny.Letters())
     assert [text.push(t)[0] for t in (3, 1, 2, 4)] == ["a", "", "\u00e9", "b"]
     text.push(1)
-    assert text.flush() == "\ufffd"  # half a character at the very end is shown undecoded
+    assert text.flush() == "\ufffd"  # half a character at the very end becomes U+FFFD
 
 
 def test_stop_strings(models):
@@ -297,7 +297,7 @@ def test_lean_forward_is_the_models_own():
 
 @pytest.mark.parametrize("served", ["lean", "gpt2"])
 def test_a_pass_over_tokens_that_are_there(served):
-    """Negative ids are no tokens: other rows, and later ones, are the same without them."""
+    """Negative ids are padding. They change neither the other rows of the pass nor the passes after it."""
     _, model, _ = tiny.served()[served]
     ids = torch.randint(0, 32, (3, 12), generator=torch.Generator().manual_seed(0))
     lengths = [5, 1, 3]

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An argument is its row of the table, a parameter of the op's header and one of the public function. This test adds
-one to a copy of the tree and builds it, and all code that calls the op uses it. Triton and the reference, which do not
-know it, refuse it by name.
+"""A new argument of an op needs changes in three files: the table of arguments, the op's header, the public function.
 
-test_argument_table.py has the quick half: for a row without its copies, each missing place is named.
+This test makes these changes in a copy of the tree and builds it. The argument then works on the CPU and over several
+ranks, and shows in docs/ops.md. Triton and the reference do not support it and refuse it by name.
+
+The quick half is in test_argument_table.py: if only the table has the argument, the test names each place that lacks
+it.
 """
 
 import pytest

@@ -188,14 +188,16 @@ FINE = [1, 3999], [2, -1]
     ],
 )
 def test_what_every_rank_does_wrong(ranks, exchange, what, message):
-    """A wrong value in one rank's share of the requests ends the call on all ranks, and the error names its place."""
+    """All ranks pass the same wrong argument. The call fails on all of them, even if only one rank verifies that
+    request, and the error names the index in the whole batch."""
     for rank, error in enumerate(ranks.call(wrong_alike, exchange, what)):
         assert f"verify_chain: target.{message}" in str(error), (rank, error)
     serves_on(ranks, exchange)
 
 
 def test_shapes_that_every_rank_has_wrong(ranks, exchange):
-    """One entry would fit a share of one request, but not the batch."""
+    """Two temperatures for three requests are refused. If each rank took its part of them, one value would fit a share
+    of one request."""
     for error in ranks.call(wrong_alike, exchange, {"temperature": torch.tensor([1.0, 1.0])}):
         assert "verify_chain: target.temperature must have shape [3] or [1], got [2]" in str(error)
     serves_on(ranks, exchange)

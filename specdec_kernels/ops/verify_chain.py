@@ -16,7 +16,7 @@ _verify_chain, _write = _call.op("verify_chain"), _call.op("verify_chain", "out"
 class VerifyChainOutput(NamedTuple):
     tokens: torch.Tensor  # [B, G+1] int64: accepted drafts, one final token, then -1
     num_accepted: torch.Tensor  # [B] int32, 0..G
-    logprobs: torch.Tensor  # [B, G+1] float32, ln of the target law at each emitted token, 0 at pads
+    logprobs: torch.Tensor  # [B, G+1] float32, ln of the target's probability of each emitted token, 0 at pads
     status: torch.Tensor  # [B] int32, 0 or STATUS_* bits
 
 
@@ -72,11 +72,11 @@ def verify_chain(
         bonus_tokens: [B] or [B, 1] int32 or int64, sampled by the engine; the target then comes without its bonus row
             (G or D rows).
         method: "token" or "block".
-        rule: "exact", or a lossy one by name: ``specdec_kernels.rules.TABLE`` states the law or the guarantee of each.
-            Or [B] int32 or int64, ``specdec_kernels.RULES[name]`` of each request. Rules that are no law take method
-            "token" only (in a tensor on a GPU, they are verified token by token whatever the method). Where a rule is a
-            law pi, everything above holds with pi in the place of p; the bonus token has law pi where the draft scored
-            its position too, else p.
+        rule: "exact", or a lossy one by name: ``specdec_kernels.rules.TABLE`` states the distribution or the guarantee
+            of each. Or [B] int32 or int64, ``specdec_kernels.RULES[name]`` of each request. Rules that define no
+            distribution take method "token" only (in a tensor on a GPU, they are verified token by token whatever the
+            method). If a rule defines a distribution pi, everything above holds with pi in the place of p; the bonus
+            token is drawn from pi if the draft scored its position too, else from p.
         alpha: the rule's parameter: a number, a pair, or float32 [B] or [B, 2]; None for its default. Out of range in a
             tensor on a GPU: the nearest value inside. Rule "synthetic" also takes a rate for each position, given that
             the drafts before were accepted: a tuple of G, or float32 [B, G] (where ``rule`` is a tensor [B, G, 1] or

@@ -16,7 +16,7 @@ _verify_tree, _write = _call.op("verify_tree"), _call.op("verify_tree", "out")
 class VerifyTreeOutput(NamedTuple):
     tokens: torch.Tensor  # [B, max_depth+1] int64: accepted tokens, one final token, then -1
     num_accepted: torch.Tensor  # [B] int32, 0..max_depth
-    logprobs: torch.Tensor  # [B, max_depth+1] float32, ln of the target law at each emitted token, 0 at pads
+    logprobs: torch.Tensor  # [B, max_depth+1] float32, ln of the target's probability of each emitted token, 0 at pads
     status: torch.Tensor  # [B] int32, 0 or STATUS_* bits
     path: torch.Tensor  # [B, max_depth+1] int32: the root and the accepted nodes, then -1
 
@@ -41,8 +41,8 @@ def verify_tree(
     """Verify a tree of drafts per request; by default the output is distributed exactly as the target's own samples.
 
     The accepted nodes form a path from the root; one more token is drawn at its end. Rows of nodes that are not visited
-    are not read (where a rule is given CUDA kernels read those of every node), and no law or residual is written to
-    memory. Which method keeps the target's law depends on how the children of a node came about:
+    are not read (where a rule is given CUDA kernels read those of every node), and no distribution or residual is
+    written to memory. Which method keeps the target's distribution depends on how the children of a node are produced:
 
     =================================  ==============================================================================
     method                             children of a node
@@ -58,7 +58,7 @@ def verify_tree(
 
     For i.i.d. drafts give ``build_tree``'s tree, which knows which node each draft passes through: testing merged
     children A, A, B where A, B, A was drafted is biased. Distinct children given to ``kseq`` or ``recursive``, or a
-    top-k tree to any method but ``target_only`` and ``greedy``, are biased too, and nothing in the data tells.
+    top-k tree to any method but ``target_only`` and ``greedy``, are biased too, and no check can detect it.
 
     Args:
         tree: what ``build_tree`` returns, or (parents [B, N] or [N], tokens of the same shape), int32 or int64. Node 0
@@ -80,11 +80,12 @@ def verify_tree(
             tree with draft_nodes, else N - 1.
         links: (first_child [B, N], next_sibling [B, N]), -1 ends a list: the order in which siblings are tested, by
             default that of their numbers. Not where the drafts of a tree are tested.
-        rule, alpha: as in ``verify_chain``, of those rules that are laws, for the methods that test against the draft's
-            row: pi = T(q, p), made of a node's row and of the row that the first of its children under test was drawn
-            from, takes the place of p at every node with children, in the test and in the residual; the token behind a
-            leaf is the target's. ``target_only`` takes "thresholds": a child is accepted for sure from threshold_single
-            on, and the sum of the children's probabilities that the coin must lie below is divided by threshold_acc.
+        rule, alpha: as in ``verify_chain``, but only rules that define a distribution, and only for methods that test
+            against the draft's row. pi = T(q, p), made of a node's row and of the row that the first of its children
+            under test was drawn from, takes the place of p at every node with children, in the test and in the
+            residual; the token after a leaf is drawn from the target. ``target_only`` takes "thresholds": a child is
+            accepted for sure from threshold_single on, and the sum of the children's probabilities that the coin must
+            lie below is divided by threshold_acc.
         seed, offset: [B] int64; see ``uniforms``. Not needed by ``greedy``, nor by the exact rule where the target's
             temperature is the number 0.
         uniforms: float64 in [0, 1), in place of seed and offset; the last column is the final draw's. With draft_nodes
@@ -98,11 +99,12 @@ def verify_tree(
         and values to keep. Status as in ``verify_chain``: 1 a needed row was invalid (of a target's the token is its
         largest finite entry), 2 nothing was left to draw from, or less than 2^-126 of p (what stood there before is
         drawn from; but for rounding, no request gets there more often than that), 4 a child that was not drawn from its
-        row, lies outside both vocabularies, or (``kseq``) comes from another law than its siblings, which is then not
-        accepted; or a parent that does not come before its node, or a draft_nodes entry that is no child of the one
-        before, which are ignored (on CPU tensors they raise). Under ``recursive_without_replacement``, ``traversal``
-        and ``target_only`` a second sibling of the same token is skipped. Every emitted token lies in [0, V), and bad
-        data in one request changes no other. A request that is absent has tokens and path -1, and 0 everywhere else.
+        row, lies outside both vocabularies, or (``kseq``) comes from another distribution than its siblings, which is
+        then not accepted; or a parent that does not come before its node, or a draft_nodes entry that is no child of
+        the one before, which are ignored (on CPU tensors they raise). Under ``recursive_without_replacement``,
+        ``traversal`` and ``target_only`` a second sibling of the same token is skipped. Every emitted token lies in
+        [0, V), and bad data in one request changes no other. A request that is absent has tokens and path -1, and 0
+        everywhere else.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two launches. The first makes chunk sums of (p - q)+, from which the last block of a row takes its mass. The second
-// writes the normalised rows.
+// Two launches. The first sums (p - q)+ in each chunk; the block of a row that finishes last adds the chunks up to the
+// row's mass. The second writes the normalised rows.
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/block_executor.cuh"

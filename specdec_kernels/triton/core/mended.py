@@ -13,7 +13,7 @@ from triton.language import core
 
 
 def settle(value: core.tuple) -> None:
-    """Give a tuple, and those in it, the types of what they hold."""
+    """Set the type of a tuple, and of each tuple nested in it, from the values that it holds."""
     for x in value.values:
         if isinstance(x, core.tuple):
             settle(x)

@@ -15,12 +15,12 @@ from ..core.rows import draft_prob, each_dist, entries
 from . import CHOW, CHOW_LOG, ENSEMBLE, LOSSY, OPT, OPT_LOG, TOKEN_V1, TOKEN_V3
 from .rule import is_row_rule, is_token_rule, reads_entropy
 
-# Forms of pi. MIXED: of_p p + of_q q where q is kept, of_p p elsewhere. CAPPED: max(min(q, of_q p), of_p p). UNDECIDED:
-# p or q, depending on TV.
+# Forms of pi. MIXED: of_p * p + of_q * q at ids where q is kept, of_p * p at others. CAPPED:
+# max(min(q, of_q * p), of_p * p). UNDECIDED: p or q, depending on their total variation TV.
 MIXED = tl.constexpr(0)
 CAPPED = tl.constexpr(1)
 UNDECIDED = tl.constexpr(2)
-# Whose entry must reach the threshold for q to be kept at an id. NOBODY: q is kept everywhere.
+# The row whose entry at an id must reach the threshold for q to be kept there. NOBODY: q is kept everywhere.
 NOBODY = tl.constexpr(0)
 TARGET = tl.constexpr(1)
 DRAFT = tl.constexpr(2)
@@ -32,8 +32,8 @@ class Mixture(NamedTuple):
     of_p: Any
     of_q: Any
     threshold: Any  # NaN keeps nothing
-    confidence_gap: Any  # of UNDECIDED: q is taken if it is at most alpha TV
-    open: Any  # whether of_p lacks a sum over V, and is a lower bound until then
+    confidence_gap: Any  # for UNDECIDED only: pi is q if the gap is at most alpha * TV, else p
+    open: Any  # whether of_p still lacks a sum over V; complete() adds it
 
 
 @triton.jit
@@ -118,7 +118,7 @@ def mixed_chunk(target, draft, b, p, q, pi, m, minus, c, reads_p, alive, S):
 
 @triton.jit
 def threshold_at(largest, most, share, PROBS: tl.constexpr):
-    """Return the entry from which up a probability is at least `share` of the largest one; NaN for NaN."""
+    """Return the smallest entry whose probability is at least `share` of the largest one; NaN for NaN."""
     if PROBS:
         least = (share * largest).to(tl.float32)
     else:
@@ -138,7 +138,8 @@ def confidence_gap_of(rule, of_p, of_q):
 
 @triton.jit
 def threshold_of(rule, alpha, target, draft, of_p, of_q):
-    """Return the entry from which up a rule by token keeps q: in the draft's row for token_v1, else in the target's."""
+    """Return the smallest entry at which a token rule keeps q. It is compared with the draft's row for token_v1,
+    else with the target's."""
     by_draft = rule == TOKEN_V1
     reach = (of_p.largest - alpha) / tl.where(by_draft, of_q.largest, of_p.largest)
     share = tl.where(rule == TOKEN_V3, 1 - alpha, reach)
@@ -149,8 +150,9 @@ def threshold_of(rule, alpha, target, draft, of_p, of_q):
 
 @triton.jit
 def make_rule_dist(rule, alpha, target, draft, p, q, of_p, of_q, on):
-    """Return pi at a position with valid rows, from the confidences of p and q. Every test says when to keep the
-    draft."""
+    """Return pi at a position with valid rows, from the confidences of p and q.
+
+    Every test has the form "keep the draft iff", so that NaN defers to the target."""
     gap = confidence_gap_of(rule, of_p, of_q)
     rows = on & is_row_rule(rule) & (q.hot < target.V)
     if target.PROBS:
@@ -180,8 +182,10 @@ def make_rule_dist(rule, alpha, target, draft, p, q, of_p, of_q, on):
 
 @triton.jit
 def open_pass(target, draft, p, q, pi, first, s, needed, S):
-    """Make one pass over both rows from chunk `first` on. Return the mass of q that is not kept, sum (p - q / s)+, its
-    slope, R, and whether a row is invalid."""
+    """Make one pass over both rows from chunk `first` on.
+
+    Return the mass of q that is not kept; sum (p - q / s)+; the slope F'(s) and R of open_sum(); and whether a row is
+    invalid."""
     t = (1 / s).to(tl.float32)
     t_c, of_q_c, pi_c = each(t, S)[:, None], each(pi.of_q, S)[:, None], column(each_mixture(pi, S))
     p_c, q_c, alive = each_dist(p, S), each_dist(q, S), each(needed, S)
@@ -209,10 +213,11 @@ def open_pass(target, draft, p, q, pi, first, s, needed, S):
 
 @triton.jit
 def open_sum(target, draft, p, q, pi, needed, S):
-    """Return what is open of pi: the mass of q that is not kept or is outside the target's vocabulary; and TV, or s.
+    """Return the sums that pi lacks: the mass of q that is not kept or is outside the target's vocabulary; and s if pi
+    is CAPPED, TV if it is UNDECIDED.
 
-    s is that of lossy's max(min(q, c p), s p): F(s) = sum (s p - q)+ - R = 0 with R = sum (q - c p)+. F is convex and
-    rises to F(1) >= 0, so Newton's steps descend from 1."""
+    CAPPED is max(min(q, c p), s p) with c = of_q. Its s solves F(s) = sum (s p - q)+ - R = 0, where R is
+    sum (q - c p)+. F is convex and rises to F(1) >= 0, so Newton's steps descend from 1."""
     CLOSE: tl.constexpr = 2.384185791015625e-07  # relative to R: the error of float32 weights
     MOST_PASSES: tl.constexpr = 64
     capped = pi.form == CAPPED
