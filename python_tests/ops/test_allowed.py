@@ -9,16 +9,13 @@ import numpy as np
 import pytest
 import torch
 from support import backends, tiers
-from support.viewed import differ
+from support.viewed import FLAT, OPS, differ, of_three
 
 import specdec_kernels as sk
-from specdec_kernels import example_calls, reference
 from specdec_kernels.reference.penalties import History, penalised
 from specdec_kernels.reference.views import allowed_ids
 from specdec_kernels.rows import Rows
 
-FLAT = ("row_stats", "sample", "top_logprobs", "support", "row_topw")  # of rows [N, V]
-OPS = (*FLAT, "verify_chain", "verify_tree")
 Z = (2.0, 1.0, 0.5, -0.5, 0.0)
 
 
@@ -140,13 +137,7 @@ def test_every_node_has_its_mask():
 def call_with(op, **fields):
     """A call of three rows or requests whose masks have these fields."""
     given = masks(9, [0, 3], [2, 7], range(9))._replace(**fields)
-    if op not in FLAT:
-        draft = torch.tensor([[1], [2], [0]])
-        tree = torch.tensor([[-1, 0]]).expand(3, 2), torch.cat([draft, draft], 1)
-        drafts = {"draft_tokens": draft} if op == "verify_chain" else {"tree": tree, "method": "recursive"}
-        return {"target": Rows(torch.zeros(3, 2, 9), temperature=0.0, allowed=given)} | drafts
-    more = {"top_logprobs": {"k": 2}, "support": {"max_kept": 3}, "row_topw": {"score": torch.zeros(3), "w": 2}}
-    return {"rows": Rows(torch.zeros(3, 9), temperature=0.0, allowed=given)} | more.get(op, {})
+    return of_three(op, allowed=given)
 
 
 BITS = torch.ones(3, 2, dtype=torch.int32)
@@ -198,26 +189,6 @@ def test_masks_of_positions_have_their_shape():
         sk.sample(**call_with("sample", bits=bits))
 
 
-def test_a_mask_is_of_logits():
-    call = call_with("verify_chain")
-    probs = Rows(torch.full((3, 2, 9), 1 / 9), kind="probs", allowed=call["target"].allowed)
-    with pytest.raises(ValueError, match="target.allowed needs target.kind='logits', got 'probs'"):
-        sk.verify_chain(probs, call["draft_tokens"], seed=torch.zeros(3).long(), offset=torch.zeros(3).long())
-
-
-@pytest.mark.parametrize("op", ["row_gap", "kseq_rho"])
-def test_other_ops_refuse_it(op):
-    arguments = example_calls.calls(op)[0].arguments
-    for side in sk.arguments.sides(op):
-        x = arguments.get(side)
-        if x is not None:
-            rows = (x if isinstance(x, Rows) else Rows(x))._replace(allowed=sk.Allowed(BITS))
-            with pytest.raises(ValueError, match=rf"^{op}: {side}\.allowed must be None, got Allowed$"):
-                getattr(sk, op)(**arguments | {side: rows})
-            with pytest.raises(NotImplementedError, match="views are not served on pairs of rows"):
-                getattr(reference, op)(**arguments | {side: rows})
-
-
 @pytest.mark.parametrize("backend", [name for name in backends.NAMES if name in tiers.SIMULATED])
 @pytest.mark.parametrize("op", OPS)
 def test_what_a_device_finds_wrong_makes_a_row_invalid(op, backend):
@@ -235,12 +206,3 @@ def test_what_a_device_finds_wrong_makes_a_row_invalid(op, backend):
     for number in (3, -2):
         rows = call[side]._replace(allowed=call[side].allowed._replace(row=torch.tensor([0, number, -1])))
         assert not differ(backends.run_without_values(op, backend, **call | {side: rows}), wanted), number
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_fakes_and_graphs(op):
-    call = call_with(op)
-    given = example_calls.op_arguments(op, getattr(sk, op), **call)
-    torch.library.opcheck(getattr(torch.ops.specdec, op).views, given)
-    compiled = torch.compile(getattr(sk, op), fullgraph=True, backend="aot_eager")
-    assert not differ(compiled(**call), getattr(sk, op)(**call))

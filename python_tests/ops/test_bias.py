@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 import torch
 from support import backends, tiers
-from support.viewed import differ
+from support.viewed import FLAT, OPS, differ, of_three
 
 import specdec_kernels as sk
-from specdec_kernels import example_calls, reference
 from specdec_kernels.reference.penalties import History, penalised
 from specdec_kernels.reference.views import biased, unseen
 from specdec_kernels.rows import Rows
 
-FLAT = ("row_stats", "sample", "top_logprobs", "support", "row_topw")  # of rows [N, V]
-OPS = (*FLAT, "verify_chain", "verify_tree")
 Z = (2.0, 1.0, 0.5, -0.5, 0.0)
 
 
@@ -125,13 +122,7 @@ def test_two_positions_of_one_row_are_two_rows():
 def call_with(op, **fields):
     """A call of three rows or requests whose bias has these fields."""
     given = sk.Bias(IDS, VALUES)._replace(**fields)
-    if op not in FLAT:
-        draft = torch.tensor([[1], [2], [0]])
-        tree = torch.tensor([[-1, 0]]).expand(3, 2), torch.cat([draft, draft], 1)
-        drafts = {"draft_tokens": draft} if op == "verify_chain" else {"tree": tree, "method": "recursive"}
-        return {"target": Rows(torch.zeros(3, 2, 9), temperature=0.0, bias=given)} | drafts
-    more = {"top_logprobs": {"k": 2}, "support": {"max_kept": 3}, "row_topw": {"score": torch.zeros(3), "w": 2}}
-    return {"rows": Rows(torch.zeros(3, 9), temperature=0.0, bias=given)} | more.get(op, {})
+    return of_three(op, bias=given)
 
 
 IDS, VALUES = torch.tensor([[0, 3, -1], [7, 2, 7], [-1, -1, -1]]), torch.tensor([[1.0, -math.inf, 0.0]] * 3)
@@ -186,30 +177,6 @@ def test_a_ragged_call_names_its_positions():
         sk.verify_chain(target, **call)
 
 
-def test_a_bias_is_of_logits():
-    call = call_with("verify_chain")
-    probs = Rows(torch.full((3, 2, 9), 1 / 9), kind="probs", bias=call["target"].bias)
-    with pytest.raises(ValueError, match="target.bias needs target.kind='logits', got 'probs'"):
-        sk.verify_chain(probs, call["draft_tokens"], seed=torch.zeros(3).long(), offset=torch.zeros(3).long())
-
-
-@pytest.mark.parametrize("op", ["row_gap", "kseq_rho", "stack_rows"])
-def test_other_ops_refuse_it(op):
-    if op == "stack_rows":
-        with pytest.raises(ValueError, match=r"^stack_rows: rows\[0\]\.bias must be None, got Bias$"):
-            sk.stack_rows([Rows(torch.zeros(3, 9), bias=sk.Bias(IDS, VALUES))])
-        return
-    arguments = example_calls.calls(op)[0].arguments
-    for side in sk.arguments.sides(op):
-        x = arguments.get(side)
-        if x is not None:
-            rows = (x if isinstance(x, Rows) else Rows(x))._replace(bias=sk.Bias(IDS, VALUES))
-            with pytest.raises(ValueError, match=rf"^{op}: {side}\.bias must be None, got Bias$"):
-                getattr(sk, op)(**arguments | {side: rows})
-            with pytest.raises(NotImplementedError, match="views are not served on pairs of rows"):
-                getattr(reference, op)(**arguments | {side: rows})
-
-
 @pytest.mark.parametrize("backend", [name for name in backends.NAMES if name in tiers.SIMULATED])
 @pytest.mark.parametrize("op", OPS)
 def test_what_a_device_finds_wrong_makes_a_row_invalid(op, backend):
@@ -242,12 +209,3 @@ def test_what_a_device_finds_wrong_makes_a_row_invalid(op, backend):
             continue
         assert not differ(found, wanted), fields
         assert differ(found, good), fields
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_fakes_and_graphs(op):
-    call = call_with(op)
-    given = example_calls.op_arguments(op, getattr(sk, op), **call)
-    torch.library.opcheck(getattr(torch.ops.specdec, op).views, given)
-    compiled = torch.compile(getattr(sk, op), fullgraph=True, backend="aot_eager")
-    assert not differ(compiled(**call), getattr(sk, op)(**call))

@@ -6,15 +6,11 @@ import math
 import pytest
 import torch
 from support import backends, tiers, viewed
-from support.viewed import bare, differ
+from support.viewed import FLAT, OPS, bare, differ, of_three
 
 import specdec_kernels as sk
-from specdec_kernels import example_calls, reference
 from specdec_kernels.reference.views import unseen
 from specdec_kernels.rows import Rows
-
-FLAT = ("row_stats", "sample", "top_logprobs", "support", "row_topw")  # of rows [N, V]
-OPS = (*FLAT, "verify_chain", "verify_tree")
 
 
 def lists(*ids, counts=None):
@@ -91,13 +87,7 @@ def call_with(op, **fields):
     """A call of three rows or requests whose penalties have these fields."""
     given = {"repetition": 1.3, **lists([0, 3, -1], [1, 2, 3], [-1, -1, -1])} | fields
     penalties = sk.Penalties(**given)
-    if op not in FLAT:
-        draft = torch.tensor([[1], [2], [0]])
-        tree = torch.tensor([[-1, 0]]).expand(3, 2), torch.cat([draft, draft], 1)
-        drafts = {"draft_tokens": draft} if op == "verify_chain" else {"tree": tree, "method": "recursive"}
-        return {"target": Rows(torch.zeros(3, 2, 9), temperature=0.0, penalties=penalties)} | drafts
-    more = {"top_logprobs": {"k": 2}, "support": {"max_kept": 3}, "row_topw": {"score": torch.zeros(3), "w": 2}}
-    return {"rows": Rows(torch.zeros(3, 9), temperature=0.0, penalties=penalties)} | more.get(op, {})
+    return of_three(op, penalties=penalties)
 
 
 ids = lists([0, 3, -1], [1, 2, 3], [-1, -1, -1])["ids"]
@@ -145,26 +135,6 @@ def test_other_errors(op):
         getattr(sk, op)(**call_with(op, drafted=drafted))
 
 
-def test_penalties_are_of_logits():
-    call = call_with("verify_chain")
-    probs = Rows(torch.full((3, 2, 9), 1 / 9), kind="probs", penalties=call["target"].penalties)
-    with pytest.raises(ValueError, match="target.penalties need target.kind='logits', got 'probs'"):
-        sk.verify_chain(probs, call["draft_tokens"], seed=torch.zeros(3).long(), offset=torch.zeros(3).long())
-
-
-@pytest.mark.parametrize("op", ["row_gap", "kseq_rho"])
-def test_other_ops_refuse_them(op):
-    arguments = example_calls.calls(op)[0].arguments
-    for side in sk.arguments.sides(op):
-        x = arguments.get(side)
-        if x is not None:
-            rows = (x if isinstance(x, Rows) else Rows(x))._replace(penalties=sk.Penalties(1.3))
-            with pytest.raises(ValueError, match=rf"^{op}: {side}\.penalties must be None, got Penalties$"):
-                getattr(sk, op)(**arguments | {side: rows})
-            with pytest.raises(NotImplementedError, match="views are not served on pairs of rows"):
-                getattr(reference, op)(**arguments | {side: rows})
-
-
 @pytest.mark.parametrize("backend", [name for name in backends.NAMES if name in tiers.SIMULATED])
 @pytest.mark.parametrize("op", OPS)
 def test_what_a_device_finds_wrong_makes_a_row_invalid(op, backend):
@@ -198,13 +168,3 @@ def test_what_a_device_finds_wrong_makes_a_row_invalid(op, backend):
         wanted = backends.run_without_values(op, backend, **call | {side: rows})
         assert not differ(found, wanted), fields
         assert differ(found, good), fields
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_fakes_and_graphs(op):
-    call = call_with(op)
-    given = example_calls.op_arguments(op, getattr(sk, op), **call)
-    torch.library.opcheck(getattr(torch.ops.specdec, op).views, given)
-    compiled = torch.compile(getattr(sk, op), fullgraph=True, backend="aot_eager")
-    assert not differ(compiled(**call), getattr(sk, op)(**call))
-    assert example_calls.op_arguments(op, getattr(sk, op), **bare(call))[-1] is None

@@ -33,36 +33,41 @@ def penalties(rng, n, V, *, row=None):
     return sk.Penalties(*amounts, ids=ids, counts=counts, row=at)
 
 
+def owners(rng, n, positions):
+    """How many lists there are of n requests or rows, whose positions have the shape `positions`, and whose they are: a
+    list for each request or position (None), or those that a `row` names."""
+    S = rng.choice((n, math.prod(positions) if positions else n))
+    if rng.random() >= 0.5:
+        return S, None
+    S = rng.choice((1, 3))
+    shape = rng.choice(((n,), positions or (n,)))
+    row = torch.tensor([rng.randrange(-1, S) for _ in range(math.prod(shape))], dtype=rng.choice(INTEGERS))
+    return S, row.reshape(shape)
+
+
+def by_position(rng, positions, row, *lists):
+    """The lists, in some calls with the dimensions of positions, if there is one list for each."""
+    each = row is None and len(positions) == 2 and len(lists[0]) == math.prod(positions) and rng.random() < 0.5
+    return [x.reshape(*positions, x.size(1)) if each else x for x in lists]
+
+
 def bias(rng, n, V, positions=()):
     """A bias of n requests or rows, whose positions have the shape `positions`: a list for each request or position, or
     lists by index. They have repeats, pads, ids outside the vocabulary and forbidden ids."""
-    count, length = math.prod(positions) if positions else n, rng.choice((0, 1, 5, 40))
-    S, row = rng.choice((n, count)), None
-    if rng.random() < 0.5:
-        S = rng.choice((1, 3))
-        shape = rng.choice(((n,), positions or (n,)))
-        row = torch.tensor([rng.randrange(-1, S) for _ in range(math.prod(shape))], dtype=rng.choice(INTEGERS))
-        row = row.reshape(shape)
+    length = rng.choice((0, 1, 5, 40))
+    S, row = owners(rng, n, positions)
     near = [*range(min(V, 4)), V - 1, V, -1, (1 << 31) - 1]
     ids = [[rng.choice((rng.randrange(V), rng.choice(near))) for _ in range(length)] for _ in range(S)]
     values = [[rng.choice((rng.gauss(0, 3), rng.gauss(0, 3), 0.0, -math.inf)) for _ in range(length)] for _ in range(S)]
     ids, values = (torch.tensor(x, dtype=t).reshape(S, length)
                    for x, t in ((ids, rng.choice(INTEGERS)), (values, torch.float32)))  # fmt: skip
-    if row is None and len(positions) == 2 and S == count and rng.random() < 0.5:
-        ids, values = (x.reshape(*positions, length) for x in (ids, values))
-    return sk.Bias(ids, values, row)
+    return sk.Bias(*by_position(rng, positions, row, ids, values), row)
 
 
 def allowed(rng, n, V, positions=()):
     """Masks of n requests or rows, whose positions have the shape `positions`: one for each request or position, or
     masks by index. They allow all ids, about half or a few; some have a word too few or too many."""
-    count = math.prod(positions) if positions else n
-    S, row = rng.choice((n, count)), None
-    if rng.random() < 0.5:
-        S = rng.choice((1, 3))
-        shape = rng.choice(((n,), positions or (n,)))
-        row = torch.tensor([rng.randrange(-1, S) for _ in range(math.prod(shape))], dtype=rng.choice(INTEGERS))
-        row = row.reshape(shape)
+    S, row = owners(rng, n, positions)
     W = max(1, (V + 31) // 32 + rng.choice((-1, 0, 0, 0, 0, 1)))
     kinds = (
         lambda: 0xFFFFFFFF,
@@ -71,9 +76,7 @@ def allowed(rng, n, V, positions=()):
     )
     words = [[kind() for _ in range(W)] for kind in (rng.choice(kinds) for _ in range(S))]
     bits = torch.tensor(words, dtype=torch.int64).reshape(S, W).to(torch.int32)
-    if row is None and len(positions) == 2 and S == count and rng.random() < 0.5:
-        bits = bits.reshape(*positions, W)
-    return sk.Allowed(bits, row)
+    return sk.Allowed(*by_position(rng, positions, row, bits), row)
 
 
 def views(rng, n, V, positions=()):
@@ -84,6 +87,21 @@ def views(rng, n, V, positions=()):
         "bias": bias(rng, n, V, positions) if "b" in kinds else None,
         "allowed": allowed(rng, n, V, positions) if "m" in kinds else None,
     }
+
+
+FLAT = ("row_stats", "sample", "top_logprobs", "support", "row_topw")  # ops on rows [N, V]
+OPS = (*FLAT, "verify_chain", "verify_tree")
+
+
+def of_three(op, **views):
+    """A greedy call of three rows or requests, with these views."""
+    if op not in FLAT:
+        draft = torch.tensor([[1], [2], [0]])
+        tree = torch.tensor([[-1, 0]]).expand(3, 2), torch.cat([draft, draft], 1)
+        drafts = {"draft_tokens": draft} if op == "verify_chain" else {"tree": tree, "method": "recursive"}
+        return {"target": Rows(torch.zeros(3, 2, 9), temperature=0.0, **views)} | drafts
+    more = {"top_logprobs": {"k": 2}, "support": {"max_kept": 3}, "row_topw": {"score": torch.zeros(3), "w": 2}}
+    return {"rows": Rows(torch.zeros(3, 9), temperature=0.0, **views)} | more.get(op, {})
 
 
 def normal(rng, *shape):
