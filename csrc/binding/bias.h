@@ -53,7 +53,7 @@ inline void sort_bias([[maybe_unused]] const Op& op, [[maybe_unused]] const char
 #ifndef SPECDEC_IN_CUDA
   bias.sorted.reset(new Bias::Entry[std::max<int64_t>(bias.S * bias.n, 1)]);
   std::vector<bool> done(bias.S);
-  std::vector<std::pair<int64_t, int64_t>> order(bias.n);  // id, place
+  std::vector<uint64_t> order(bias.n);  // the id, then the place: both are below 2^31
   const auto sort = [&](int64_t s) {
     for (int64_t j = 0; j < bias.n; ++j) {
       const int64_t v = bias.id(s, j);
@@ -61,11 +61,11 @@ inline void sort_bias([[maybe_unused]] const Op& op, [[maybe_unused]] const char
       check(v >= -1, op, Name(side, "bias.ids"), " must be >= -1, got ", v, " in list ", s);
       check(v < 0 || value < HUGE_VALF, op, Name(side, "bias.values"), " must be finite or -inf, got ", value,
             " in list ", s);
-      order[j] = {v < 0 || v > INT32_MAX ? INT32_MAX : v, j};
+      order[j] = uint64_t(v < 0 || v > INT32_MAX ? INT32_MAX : v) << 32 | uint64_t(j);
     }
-    std::sort(order.begin(), order.end());
+    if (!std::is_sorted(order.begin(), order.end())) std::sort(order.begin(), order.end());
     for (int64_t j = 0; j < bias.n; ++j)
-      bias.sorted[s * bias.n + j] = {int32_t(order[j].first), bias.value(s, order[j].second)};
+      bias.sorted[s * bias.n + j] = {int32_t(order[j] >> 32), bias.value(s, uint32_t(order[j]))};
   };
   for_lists(op, {side, "bias.row"}, bias, window, positions, present, [&](int64_t s) {
     if (!done[s]) sort(s), done[s] = true;

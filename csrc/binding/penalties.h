@@ -40,7 +40,7 @@ inline const int32_t* history_pointer(const Op& op, Name name, const Tensor& t) 
 // Checks list s of used ids: distinct ids in ascending order with their counts, then -1.
 inline void check_history(const Op& op, const char* side, const Penalties& p, int64_t s) {
   const UsedList list(p, s);
-  bool fine = list.H == 0 || list.fine(0);
+  int32_t fine = list.H == 0 || list.fine(0);  // in 32 bits, as the list has, so that the loop is vectorised
   for (int64_t j = 1; j < list.H; ++j) fine &= list.fine(j);
   for (int64_t j = 0; !fine && j < list.H; ++j) {
     check(list.ascends(j), op, Name(side, "penalties.ids"), " must ascend and end with -1, got ",

@@ -196,7 +196,7 @@ class CpuExecutor {
     float sum, surprise;
   };
   size_t stats_width() const { return sums_surprise_ ? sizeof(ChunkStats) : offsetof(ChunkStats, surprise); }
-  ChunkStats stats_of(Entries z, int n, float scale, float cutoff) const;
+  ChunkStats stats_of(const Entries& z, int n, float max, float scale, float cutoff) const;
   void take(int64_t c, const ChunkStats& x) { max_[c] = x.max, sum_[c] = x.sum, surprise_[c] = x.surprise; }
   ExpTotals total_at(float max, float scale);
   float normalise(double total);

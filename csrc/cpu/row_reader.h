@@ -27,17 +27,31 @@ class RowReader {
     return z;
   }
 
+  // What the view of a row changes in chunk c
+  Changes changes(const Row& row, int64_t c) const { return changes(row, c, chunk_size(row.V, c)); }
+
   // Chunk c in place, or a copy in buf [kChunk] if its view changes it or its size is not a multiple of kPad
-  Entries chunk(const Row& row, int64_t c, float* buf) const {
+  Entries chunk(const Row& row, int64_t c, float* buf) const { return chunk(row, changes(row, c), c, buf); }
+  Entries chunk(const Row& row, const Changes& changes, int64_t c, float* buf) const {
     const int n = chunk_size(row.V, c);
-    const Changes changes = row.view ? changes_in(row.view, c * kChunk, n) : Changes();
-    return n == padded(n) && !changes ? at(row, c) : Entries(load(row, changes, c, n, n, -HUGE_VALF, buf));
+    const Entries z = at(row, c);
+    return n == padded(n) && !changes ? z : Entries(load(row, changes, c, n, n, -HUGE_VALF, buf), z.next);
+  }
+  // The same, and `max`, the largest entry, NaN aside. The mask must allow an id of the chunk.
+  Entries chunk(const Row& row, const Changes& changes, int64_t c, float* buf, float& max) const {
+    if (changes) {
+      max = copy(row, changes, c, chunk_size(row.V, c), buf);
+      return {buf, at(row, c).next};
+    }
+    const Entries z = chunk(row, changes, c, buf);
+    max = kernels.max(z, chunk_size(row.V, c));
+    return z;
   }
 
   // The first n entries of chunk c as floats; `pad` from the end of the row, or from id V, to a multiple of kPad
   const float* floats(const Row& row, int64_t c, int n, float pad, float* buf, int64_t V = INT64_MAX) const {
     const int m = int(std::clamp<int64_t>(std::min(V, row.V) - c * kChunk, 0, n));
-    if (m > 0) return load(row, row.view ? changes_in(row.view, c * kChunk, m) : Changes(), c, m, n, pad, buf);
+    if (m > 0) return load(row, changes(row, c, m), c, m, n, pad, buf);
     std::fill(buf, buf + padded(n), pad);
     return buf;
   }
@@ -46,22 +60,27 @@ class RowReader {
   }
 
  private:
+  Changes changes(const Row& row, int64_t c, int n) const {
+    return row.view ? changes_in(row.view, c * kChunk, n) : Changes();
+  }
   // m entries of chunk c as the row's view changes them, and `pad` up to n. The result is in buf if it changes any.
   const float* load(const Row& row, const Changes& changes, int64_t c, int m, int n, float pad, float* buf) const {
-    if (changes.empty) {  // the row is not read
-      std::fill(buf, buf + m, -HUGE_VALF), std::fill(buf + m, buf + padded(n), pad);
-      return buf;
-    }
-    const float* const z = kernels.load(at(row, c), m, n, pad, buf);
-    if (!changes) return z;
-    if (z != buf) std::copy(z, z + padded(n), buf);
-    change(row.view, changes, c * kChunk, m, buf);
-    if (!changes.masked) return buf;
-    uint32_t words[kChunk / 32];
-    mask_words(row.view, c * kChunk, words);
-    kernels.mask(buf, m, words);
+    if (!changes) return kernels.load(at(row, c), m, n, pad, buf);
+    if (changes.empty)  // the row is not read
+      std::fill(buf, buf + m, -HUGE_VALF);
+    else
+      copy(row, changes, c, m, buf);
     std::fill(buf + m, buf + padded(n), pad);
     return buf;
+  }
+  // Writes m entries of chunk c to buf as the row's view changes them. Returns the largest, NaN aside.
+  float copy(const Row& row, const Changes& changes, int64_t c, int m, float* buf) const {
+    const uint32_t* const words = changes.masked ? changes.words() : nullptr;
+    if (!changes.values()) return kernels.copy(at(row, c), m, words, buf);
+    const float max = kernels.copy(at(row, c), m, nullptr, buf);
+    const Peaks changed = change(row.view, changes, c * kChunk, m, buf);
+    if (words) return kernels.copy(buf, m, words, buf);
+    return changed.before < max ? std::max(max, changed.after) : kernels.max(buf, m);
   }
   int64_t place(const Row& row, int64_t v) const { return split_ ? v - first(row) : v; }
   int64_t first(const Row& row) const;  // the first id that this process has

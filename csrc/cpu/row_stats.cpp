@@ -7,9 +7,8 @@
 
 namespace specdec {
 
-// The stats of n logits, relative to the largest of them. The sum is 0 if none is kept.
-CpuExecutor::ChunkStats CpuExecutor::stats_of(Entries z, int n, float scale, float cutoff) const {
-  const float max = rows_.max(z, n);
+// The stats of n logits, relative to the largest of them, `max`. The sum is 0 if none is kept.
+CpuExecutor::ChunkStats CpuExecutor::stats_of(const Entries& z, int n, float max, float scale, float cutoff) const {
   if (!(max >= cutoff && max > -HUGE_VALF)) return {max, 0, 0};
   if (!sums_surprise_) return {max, rows_.exp_sum(z, n, max, scale, cutoff), 0};
   const ExpSums sums = rows_.exp_sums(z, n, max, scale, cutoff);
@@ -52,15 +51,23 @@ RowStats CpuExecutor::row_stats(const Row& row, const Filters& filters) {
   }
 
   const auto stats_of_chunk = [&](int64_t c) {
-    float buf[kChunk];
-    const Entries z = reader_.chunk(row, c, buf);
+    alignas(64) float buf[kChunk];
+    ChunkStats s{-HUGE_VALF, 0, 0};
+    const Changes changes = reader_.changes(row, c);
+    if (changes.empty) {
+      if (lanes) std::fill(lanes + c * kPad, lanes + (c + 1) * kPad, -HUGE_VALF);
+      return s;
+    }
     const int n = chunk_size(row.V, c);
     if (!greedy && !filtered) {
-      const ChunkStats s = stats_of(z, n, scale, -FLT_MAX);
+      const Entries z = reader_.chunk(row, changes, c, buf, s.max);
+      s = stats_of(z, n, s.max, scale, -FLT_MAX);
       if (s.sum > 0 && s.max < HUGE_VALF) return s;
     }
-    const ChunkMax s = rows_.chunk_max(z, padded(n), lanes ? lanes + c * kPad : nullptr);
-    return ChunkStats{s.bad ? NAN : s.max, 0, 0};
+    const Entries z = reader_.chunk(row, changes, c, buf);
+    const ChunkMax m = rows_.chunk_max(z, padded(n), lanes ? lanes + c * kPad : nullptr);
+    s = {m.bad ? NAN : m.max, 0, 0};
+    return s;
   };
   const size_t width = greedy || filtered ? offsetof(ChunkStats, sum) : stats_width();
   for_chunks(chunks_, stats_of_chunk, [&](int64_t c, const ChunkStats& x) { take(c, x); }, width);
@@ -101,7 +108,7 @@ RowStats CpuExecutor::stats_without(const Dist& q, const Few& removed) {
     float buf[kChunk];
     const int n = chunk_size(q.row.V, c);
     const float* z = with_few(removed, c, n, -HUGE_VALF, reader_.floats(q.row, c, -HUGE_VALF, buf), buf);
-    return stats_of(z, n, left.scale, left.cutoff);
+    return stats_of(z, n, rows_.max(z, n), left.scale, left.cutoff);
   };
   for_chunks(chunks_, stats_of_chunk, [&](int64_t c, const ChunkStats& x) { take(c, x); }, stats_width());
   left.max = -HUGE_VALF;

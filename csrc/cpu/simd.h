@@ -105,16 +105,17 @@ template <class T, F (*kLoad)(const T*)>
 struct VectorsOf {
   const T* x;
   F operator[](int i) const { return kLoad(x + i); }
+  const T* next;
   // Prefetches the row's next chunk while this one is computed.
-  void prefetch(int i) const { __builtin_prefetch(x + i + kChunk); }
+  void prefetch(int i) const { __builtin_prefetch(next + i); }
 };
 
 template <class Run>
-inline auto with_vectors(Entries z, Run run) {
-  const uint16_t* h = static_cast<const uint16_t*>(z.data);
-  if (z.dtype == kBFloat16) return run(VectorsOf<uint16_t, from_bf16>{h});
-  if (z.dtype == kFloat16) return run(VectorsOf<uint16_t, from_fp16>{h});
-  return run(VectorsOf<float, load_f>{static_cast<const float*>(z.data)});
+inline auto with_vectors(const Entries& z, Run run) {
+  const uint16_t *h = static_cast<const uint16_t*>(z.data), *next = static_cast<const uint16_t*>(z.next);
+  if (z.dtype == kBFloat16) return run(VectorsOf<uint16_t, from_bf16>{h, next});
+  if (z.dtype == kFloat16) return run(VectorsOf<uint16_t, from_fp16>{h, next});
+  return run(VectorsOf<float, load_f>{static_cast<const float*>(z.data), static_cast<const float*>(z.next)});
 }
 
 // 2^f for |f| <= 1/2, relative error below 8e-8.

@@ -7,7 +7,7 @@
 namespace specdec {
 namespace {
 
-ChunkMax chunk_max(Entries entries, int n, float* lanes) {
+ChunkMax chunk_max(const Entries& entries, int n, float* lanes) {
   F max[U];
   I fine[U];
   for (int u = 0; u < U; ++u) max[u] = splat(-HUGE_VALF), fine[u] = I{} - 1;

@@ -7,53 +7,19 @@
 namespace specdec {
 namespace {
 
-template <F (*convert)(const uint16_t*)>
-inline void widen(const uint16_t* x, int n, float* buf) {
-  int i = 0;
-  for (; i + A * W <= n; i += A * W) {
-    __builtin_prefetch(x + i + kChunk);
-    for (int a = 0; a < A; ++a) store_f(buf + i + a * W, convert(x + i + a * W));
-  }
-  for (; i + W <= n; i += W) store_f(buf + i, convert(x + i));
-  if (i < n) {
-    uint16_t tail[W] = {};
-    for (int j = i; j < n; ++j) tail[j - i] = x[j];
-    const F v = convert(tail);
-    for (int j = i; j < n; ++j) buf[j] = v[j - i];
-  }
-}
-
-const float* load(Entries z, int n, int total, float pad, float* buf) {
-  if (z.dtype == kFloat32) {
-    const float* x = static_cast<const float*>(z.data);
-    if (n == padded(total)) return x;
-    for (int i = 0; i < n; ++i) buf[i] = x[i];
-  } else {
-    const uint16_t* x = static_cast<const uint16_t*>(z.data);
-    if (z.dtype == kBFloat16)
-      widen<from_bf16>(x, n, buf);
-    else
-      widen<from_fp16>(x, n, buf);
-  }
-  for (int i = n; i < padded(total); ++i) buf[i] = pad;
-  return buf;
-}
-
-void mask(float* z, int n, const uint32_t* words) {
+// x where the lowest bits are set, else -inf
+inline F allowed(F x, uint32_t bits) {
+#if defined(__AVX512F__)
+  return (F)_mm512_mask_blend_ps(__mmask16(bits), (__m512)splat(-HUGE_VALF), (__m512)x);
+#else
   Bits lane;
   for (int j = 0; j < W; ++j) lane[j] = 1u << j;
-  for (int i = 0; i < n; i += W) {
-    const Bits bits = Bits{} + (words[i / 32] >> i % 32);
-    store_f(z + i, select((I)((bits & lane) != 0), load_f(z + i), splat(-HUGE_VALF)));
-  }
+  return select((I)(((Bits{} + bits) & lane) != 0), x, splat(-HUGE_VALF));
+#endif
 }
 
-float max(Entries entries, int n) {
-  F m[A];
-  for (int a = 0; a < A; ++a) m[a] = splat(-HUGE_VALF);
-  with_vectors(entries, [&](auto z) {
-    for_vectors(n, [&](int i, int a) __attribute__((always_inline)) { m[a] = max_f(z[i], m[a]); });
-  });
+// The largest lane of all accumulators
+inline float largest(const F (&m)[A]) {
   const F all = max_f(max_f(m[0], m[1]), max_f(m[2], m[3]));
   float out = all[0];
   for (int j = 1; j < W; ++j)
@@ -61,7 +27,62 @@ float max(Entries entries, int n) {
   return out;
 }
 
-float exp_sum(Entries entries, int n, float max, float scale, float cutoff) {
+// Writes n entries as floats, and returns the largest, NaN aside
+template <bool kMasked, bool kMax, class T, F (*kLoad)(const T*)>
+inline float copy_as(VectorsOf<T, kLoad> z, int n, const uint32_t* words, float* buf) {
+  constexpr int kWord = 32, kLine = 64 / sizeof(T);  // entries of a word of the mask, and of a line of the cache
+  F m[A];
+  for (int a = 0; a < A; ++a) m[a] = splat(-HUGE_VALF);
+  int i = 0;
+  for (; i + kWord <= n; i += kWord) {
+    const uint32_t word = kMasked ? words[i / kWord] : 0;
+#pragma GCC unroll 8
+    for (int j = 0; j < kWord; j += W) {
+      if (j % kLine == 0) z.prefetch(i + j);
+      const F v = kMasked ? allowed(z[i + j], word >> j) : z[i + j];
+      store_f(buf + i + j, v);
+      if (kMax) m[j / W % A] = max_f(v, m[j / W % A]);
+    }
+  }
+  for (; i < n; i += W) {
+    const int left = n - i < W ? n - i : W;
+    T tail[W] = {};
+    for (int j = 0; j < left; ++j) tail[j] = z.x[i + j];
+    F v = kLoad(tail);
+    if (kMasked) v = allowed(v, words[i / kWord] >> i % kWord);
+    for (int j = 0; j < left; ++j) {
+      buf[i + j] = v[j];
+      if (kMax && v[j] > m[0][0]) m[0][0] = v[j];
+    }
+  }
+  return kMax ? largest(m) : 0;
+}
+
+const float* load(const Entries& z, int n, int total, float pad, float* buf) {
+  if (z.dtype == kFloat32 && n == padded(total)) return static_cast<const float*>(z.data);
+  with_vectors(z, [=](auto z) { return copy_as<false, false>(z, n, nullptr, buf); });
+  for (int i = n; i < padded(total); ++i) buf[i] = pad;
+  return buf;
+}
+
+float copy(const Entries& z, int n, const uint32_t* words, float* buf) {
+  const float max = with_vectors(z, [=](auto z) {
+    return words ? copy_as<true, true>(z, n, words, buf) : copy_as<false, true>(z, n, words, buf);
+  });
+  for (int i = n; i < padded(n); ++i) buf[i] = -HUGE_VALF;
+  return max;
+}
+
+float max(const Entries& entries, int n) {
+  F m[A];
+  for (int a = 0; a < A; ++a) m[a] = splat(-HUGE_VALF);
+  with_vectors(entries, [&](auto z) {
+    for_vectors(n, [&](int i, int a) __attribute__((always_inline)) { m[a] = max_f(z[i], m[a]); });
+  });
+  return largest(m);
+}
+
+float exp_sum(const Entries& entries, int n, float max, float scale, float cutoff) {
   const Exponent exponent(max, scale, cutoff);
   return with_vectors(entries, [=](auto z) {
     return sum_over(n, [=](int i) {
@@ -75,7 +96,7 @@ float exp_sum(Entries entries, int n, float max, float scale, float cutoff) {
 constexpr float kLn2 = 0.69314718055994531f;
 constexpr float kNothing = -200.0f;  // 2^y is 0 here; lower y are raised to it, since y 2^y is NaN at -inf
 
-ExpSums exp_sums(Entries entries, int n, float max, float scale, float cutoff) {
+ExpSums exp_sums(const Entries& entries, int n, float max, float scale, float cutoff) {
   const Exponent exponent(max, scale, cutoff);
   Sum sum, surprises;
   with_vectors(entries, [&](auto z) {
@@ -89,7 +110,7 @@ ExpSums exp_sums(Entries entries, int n, float max, float scale, float cutoff) {
   return {sum.total(), surprises.total() * -kLn2};
 }
 
-float probs(Entries entries, int n, const RowStats& stats, float* out) {
+float probs(const Entries& entries, int n, const RowStats& stats, float* out) {
   const Exponent exponent(stats.max, stats.scale, stats.cutoff);
   const float norm = __builtin_expf(-stats.log_norm);
   return with_vectors(entries, [=](auto z) {
@@ -216,7 +237,7 @@ void clipped_sums(const float* p, const float* q, int n, const float* t, double*
 #define SPECDEC_TABLE(isa) SPECDEC_TABLE_(isa)
 extern const RowKernels SPECDEC_TABLE(SPECDEC_ISA) = {SPECDEC_STRING(SPECDEC_ISA),
                                                       load,
-                                                      mask,
+                                                      copy,
                                                       chunk_max,
                                                       max,
                                                       exp_sum,

@@ -16,9 +16,12 @@ constexpr int kThresholds = 8;
 // Entries of a chunk: in a row of any dtype, or float32 in a buffer. Kernels read whole groups of kPad.
 struct Entries {
   const void* data;
-  DType dtype = kFloat32;
-  Entries(const void* data, DType dtype) : data(data), dtype(dtype) {}
-  Entries(const float* x) : data(x) {}
+  const void* next;  // the row's next chunk: kernels prefetch what will be read after this one
+  DType dtype;
+  Entries(const void* data, DType dtype)
+      : data(data), next(static_cast<const char*>(data) + kChunk * (dtype == kFloat32 ? 4 : 2)), dtype(dtype) {}
+  Entries(const float* x) : Entries(x, kFloat32) {}
+  Entries(const float* x, const void* next) : data(x), next(next), dtype(kFloat32) {}
 };
 
 struct ChunkMax {
@@ -38,18 +41,19 @@ struct GapSums {
 struct RowKernels {
   const char* isa;
   // n entries as floats: in place if possible, else in buf [padded(total)], which holds `pad` from n on. total >= n.
-  const float* (*load)(Entries z, int n, int total, float pad, float* buf);
-  // z = -inf for ids whose bits in `words` are not set. Writes whole vectors.
-  void (*mask)(float* z, int n, const uint32_t* words);
+  const float* (*load)(const Entries& z, int n, int total, float pad, float* buf);
+  // Writes n entries as floats to buf [padded(n)], then -inf. Those whose bits in `words`, if not null, are not set
+  // become -inf. Returns the largest, NaN aside. buf may be where z is.
+  float (*copy)(const Entries& z, int n, const uint32_t* words, float* buf);
   // `lanes` [kPad], if not null, become the maxima of the entries at the same place in a group of kPad.
-  ChunkMax (*chunk_max)(Entries z, int n, float* lanes);
-  float (*max)(Entries z, int n);  // ignores NaN
+  ChunkMax (*chunk_max)(const Entries& z, int n, float* lanes);
+  float (*max)(const Entries& z, int n);  // ignores NaN
   // sum of exp((z - max) * scale) over z >= cutoff; no z may be above max. NaN if an entry is NaN.
-  float (*exp_sum)(Entries z, int n, float max, float scale, float cutoff);
+  float (*exp_sum)(const Entries& z, int n, float max, float scale, float cutoff);
   // the same sum, bit for bit, with its surprise
-  ExpSums (*exp_sums)(Entries z, int n, float max, float scale, float cutoff);
+  ExpSums (*exp_sums)(const Entries& z, int n, float max, float scale, float cutoff);
   // out = p(z) of a logits row; returns the sum
-  float (*probs)(Entries z, int n, const RowStats& stats, float* out);
+  float (*probs)(const Entries& z, int n, const RowStats& stats, float* out);
   // out = z where it is a finite positive number, else 0; returns the sum
   float (*clean)(const float* z, int n, float* out);
   // out = q as a residual subtracts it: 0 if it is outside [0, 1 + 1e-3], 1 if it is above 1; returns the sum

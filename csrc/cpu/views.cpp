@@ -64,37 +64,50 @@ int64_t count_of(const View& view, int64_t v, int64_t n) {
   return count;
 }
 
-// Penalises an entry. Its sign and count are unpredictable, so there are no branches: they index the pairs, in which a
-// factor of 1 or a term of 0 changes nothing.
-struct Change {
-  float divisor[2], factor[2], frequency[2], presence[2];
+// Penalises an entry, or several. Signs and counts are unpredictable, so there are no branches: a factor of 1 or a term
+// of 0 changes nothing.
+template <class T>
+T penalised(T e, T count, const Amounts& by) {
+  const T none{}, one = none + 1.0f, r = none + by.repetition;
+  e = e / (e > none ? r : one) * (e > none ? one : r);
+  e = e - (count > none ? none + by.frequency : none) * count;
+  return e - (count > none ? none + by.presence : none);
+}
 
-  explicit Change(const Amounts& x)
-      : divisor{1, x.repetition}, factor{x.repetition, 1}, frequency{0, x.frequency}, presence{0, x.presence} {}
-  float operator()(float e, int64_t count) const {
-    const bool positive = e > 0, again = count > 0;
-    e = e / divisor[positive] * factor[positive];
-    e -= frequency[again] * float(count);
-    return e - presence[again];
-  }
-};
+template <class T>
+void raise(T& peak, T x) {
+  peak = x > peak ? x : peak;
+}
 
-void penalise(const View& view, const Changes& changes, int64_t begin, int n, float* e) {
+void penalise(const View& view, const Changes& changes, int64_t begin, int n, float* e, Peaks& peaks) {
+  using Four = float __attribute__((vector_size(16)));
   const List list(view);
-  const Change changed(view.of->penalties.amounts(view.request));
+  const Amounts by = view.of->penalties.amounts(view.request);
+  const auto penalise_id = [&](int64_t v, int64_t count) {
+    raise(peaks.before, e[v]);
+    e[v] = penalised(e[v], float(count), by);
+    raise(peaks.after, e[v]);
+  };
   const auto [first, last] = changes.used;
-  if (!changes.drafted) {
-    for (int64_t j = first; j < last; ++j) e[list.ids[j]] = changed(e[list.ids[j]], list.counts[j]);
-    return;
+  int64_t j = first;
+  Four before = Four{} - HUGE_VALF, after = before;
+  for (; j + 4 <= last && !changes.drafted; j += 4) {
+    const int32_t *const ids = list.ids + j, *const counts = list.counts + j;
+    const Four count{float(counts[0]), float(counts[1]), float(counts[2]), float(counts[3])};
+    const Four x{e[ids[0]], e[ids[1]], e[ids[2]], e[ids[3]]}, y = penalised(x, count, by);
+    raise(before, x), raise(after, y);
+    for (int i = 0; i < 4; ++i) e[ids[i]] = y[i];
   }
-  for (int64_t j = first; j < last; ++j) {
+  for (int i = 0; i < 4; ++i) raise(peaks.before, before[i]), raise(peaks.after, after[i]);
+  for (; j < last; ++j) {
     const int64_t v = list.ids[j];
-    e[v] = changed(e[v], list.counts[j] + count_of(view, v, view.position));
+    penalise_id(v, list.counts[j] + (changes.drafted ? count_of(view, v, view.position) : 0));
   }
+  if (!changes.drafted) return;
   for_window(view, view.position, [&](int64_t v, int64_t at) {
     if (v < begin || v >= begin + n || count_of(view, v, view.of->window.before(view.request, at)) > 0) return;
     const int64_t j = list.ascending().search(v, first, last);
-    if (j == last || list.ids[j] != v) e[v] = changed(e[v], count_of(view, v, view.position));
+    if (j == last || list.ids[j] != v) penalise_id(v, count_of(view, v, view.position));
   });
 }
 
@@ -106,22 +119,26 @@ void look_at_mask(const View& view, int64_t begin, int n, Changes& changes) {
     changes.masked = changes.empty = !mask.allows(mask.of(s), begin);
     return;
   }
-  uint32_t words[kChunk / 32], any = 0, all = ~0u;
-  mask_words(view, begin, words);
-  for (int w = 0; w < n / 32; ++w) any |= words[w], all &= words[w];
-  if (const uint32_t rest = (1u << n % 32) - 1) any |= words[n / 32] & rest, all &= words[n / 32] | ~rest;
+  const int64_t first = begin / 32, there = std::clamp<int64_t>(mask.W - first, 0, kChunk / 32);
+  const uint32_t* const list = mask.of(s) + first;
+  if (there == kChunk / 32) {
+    changes.in_mask = list;
+  } else {
+    std::copy(list, list + there, changes.copied);
+    std::fill(changes.copied + there, std::end(changes.copied), 0u);
+  }
+  const uint32_t* const words = changes.words();
+  uint32_t any = 0, all = ~0u;
+  if (n == kChunk) {
+    for (int w = 0; w < kChunk / 32; ++w) any |= words[w], all &= words[w];
+  } else {
+    for (int w = 0; w < n / 32; ++w) any |= words[w], all &= words[w];
+    if (const uint32_t rest = (1u << n % 32) - 1) any |= words[n / 32] & rest, all &= words[n / 32] | ~rest;
+  }
   changes.masked = all != ~0u, changes.empty = any == 0;
 }
 
 }  // namespace
-
-void mask_words(const View& view, int64_t begin, uint32_t (&words)[kChunk / 32]) {
-  const Mask& mask = view.of->mask;
-  const uint32_t* const list = mask.of(view.of->mask_list(view.request, view.position));
-  const int64_t first = begin / 32, there = std::clamp<int64_t>(mask.W - first, 0, kChunk / 32);
-  std::copy(list + first, list + first + there, words);
-  std::fill(words + there, words + kChunk / 32, 0u);
-}
 
 Changes changes_in(const View& view, int64_t begin, int n) {
   static thread_local int64_t near_bias = 0, near_used = 0;
@@ -137,13 +154,18 @@ Changes changes_in(const View& view, int64_t begin, int n) {
   return changes;
 }
 
-void change(const View& view, const Changes& changes, int64_t begin, int n, float* e) {
+Peaks change(const View& view, const Changes& changes, int64_t begin, int n, float* e) {
+  Peaks peaks;
   e -= begin;
-  if (changes.bias) {
+  const auto for_bias = [&](const auto& f) {
+    if (!changes.bias) return;
     const Bias::Entry* const bias = bias_of(view);
-    for (int64_t j = changes.bias.first; j < changes.bias.last; ++j) e[bias[j].id] += bias[j].value;
-  }
-  if (changes.used || changes.drafted) penalise(view, changes, begin, n, e);
+    for (int64_t j = changes.bias.first; j < changes.bias.last; ++j) f(e[bias[j].id], bias[j].value);
+  };
+  for_bias([&](float& e, float value) { raise(peaks.before, e), e += value; });
+  if (changes.used || changes.drafted) penalise(view, changes, begin, n, e, peaks);
+  for_bias([&](float& e, float) { raise(peaks.after, e); });
+  return peaks;
 }
 
 }  // namespace specdec

@@ -18,16 +18,25 @@ struct Changes {
   Places bias, used;                   // in the bias list, and in the list of used ids
   bool drafted = false;                // whether tokens of the window are in the range
   bool masked = false, empty = false;  // whether some, and whether all of the ids are forbidden
-  explicit operator bool() const { return bias || used || drafted || masked; }
+  const uint32_t* in_mask = nullptr;   // the mask's words for a chunk; null: they are in `copied`
+  uint32_t copied[kChunk / 32];        // if the mask ends in the chunk; words beyond it are 0
+
+  Changes() {}  // leaves `copied` as it is
+  const uint32_t* words() const { return in_mask ? in_mask : copied; }
+  bool values() const { return bias || used || drafted; }  // whether bias or penalties change entries
+  explicit operator bool() const { return values() || masked; }
 };
 
 // What changes in the ids [begin, begin + n)
 Changes changes_in(const View& view, int64_t begin, int n);
 
-// Writes the mask's words for the chunk of ids that starts at `begin`. Words beyond the mask are 0.
-void mask_words(const View& view, int64_t begin, uint32_t (&words)[kChunk / 32]);
+// The largest of some entries before and after they change, NaN aside
+struct Peaks {
+  float before = -HUGE_VALF, after = -HUGE_VALF;
+};
 
-// Applies bias and penalties, not the mask, to e, the n entries from id `begin` on.
-void change(const View& view, const Changes& changes, int64_t begin, int n, float* e);
+// Applies bias and penalties, not the mask, to e, the n entries from id `begin` on. Returns the peaks of those that
+// change; an entry that changes twice may count in `before` with its value in between.
+Peaks change(const View& view, const Changes& changes, int64_t begin, int n, float* e);
 
 }  // namespace specdec
