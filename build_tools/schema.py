@@ -15,7 +15,9 @@ _SPEC.loader.exec_module(arguments)
 def listed(rows) -> str:
     """Return the arguments as text of a schema. Those at the end get a default if no required one comes after them."""
     last = len(rows) - len(list(takewhile(lambda x: x.may_be_left_out, reversed(rows))))
-    each = (f"{arguments.TYPES[x.type][0]}{'?' * x.optional} {x.name}" for x in rows)
+    letters = iter("abcdefgh")
+    kinds = (arguments.TYPES[x.type][0] + (f"({next(letters)}!)" if x.is_written else "?" * x.optional) for x in rows)
+    each = (f"{kind} {x.name}" for kind, x in zip(kinds, rows))
     return ", ".join(text + f"={x.default}" * (i >= last) for i, (x, text) in enumerate(zip(rows, each)))
 
 

@@ -8,6 +8,7 @@ p is the target's distribution, q the draft's, everywhere. Each function here is
 from specdec_kernels import backends as backends, reference as reference, theory as theory
 from specdec_kernels.ops.accept import accept as accept
 from specdec_kernels.ops.build_tree import Tree as Tree, build_tree as build_tree
+from specdec_kernels.ops.count_tokens_ import count_tokens_ as count_tokens_
 from specdec_kernels.ops.kseq_rho import KSeqRhoOutput as KSeqRhoOutput, kseq_rho as kseq_rho
 from specdec_kernels.ops.residual import residual as residual
 from specdec_kernels.ops.row_gap import row_gap as row_gap
@@ -32,6 +33,7 @@ from specdec_kernels.registry import (
     DOMAIN_FINAL as DOMAIN_FINAL,
     DOMAIN_NOISE as DOMAIN_NOISE,
     STATUS_EMPTY_RESIDUAL as STATUS_EMPTY_RESIDUAL,
+    STATUS_HISTORY_FULL as STATUS_HISTORY_FULL,
     STATUS_INVALID_BONUS as STATUS_INVALID_BONUS,
     STATUS_INVALID_DRAFT as STATUS_INVALID_DRAFT,
     STATUS_INVALID_PARENT as STATUS_INVALID_PARENT,

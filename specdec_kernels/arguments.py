@@ -28,6 +28,7 @@ TYPES: dict[str, tuple[str, tuple[str, ...]]] = {  # the type in the schema, and
     "integers": ("Tensor", INTEGERS),
     "int64": ("Tensor", ("int64",)),
     "int32": ("Tensor", ("int32",)),
+    "int32, written": ("Tensor", ("int32",)),  # the op writes to it
     "float32": ("Tensor", ("float32",)),
     "float64": ("Tensor", ("float64",)),
     "number": ("SymInt", ()),
@@ -52,6 +53,10 @@ class Argument(NamedTuple):
     @property
     def shapes(self) -> list[str]:
         return self.shape.split(" | ") if self.shape else []
+
+    @property
+    def is_written(self) -> bool:
+        return self.type.endswith(", written")
 
     @property
     def may_be_left_out(self) -> bool:
@@ -158,27 +163,26 @@ TABLE: dict[str, tuple[Argument, ...]] = {
         Argument("p", "probabilities", "..."), Argument("q", "probabilities or ids", "..."),
         Argument("u", "float64", "..."),
     ),
+    "count_tokens_": (
+        Argument("ids", "int32, written", "S, H"), Argument("counts", "int32, written", "S, H"),
+        Argument("tokens", "integers", "B, n", "request"),
+        *(Argument(x, "integers", "B", "request", True) for x in ("num_tokens", "row")),
+    ),
     "residual": (
-        Argument("p", "rows", "N, V", "row"),
-        Argument("q", "rows or ids", "N, Vq | N", "row"),
-        _OF_ROWS[0],
+        Argument("p", "rows", "N, V", "row"), Argument("q", "rows or ids", "N, Vq | N", "row"), _OF_ROWS[0],
     ),
     "row_gap": (*_pair("p", "V"), *_pair("q", "Vq")),
     "kseq_rho": (*_pair("p", "V"), *_pair("q", "Vq"), Argument("k", "integers", "N | 1", "row")),
     "row_stats": (*_rows(*SAMPLING), *_OF_ROWS),
     "sample": (
         *_rows(*SAMPLING, "stats"),
-        Argument("k", "number"), Argument("replacement", "flag"),
-        *_randomness("row", "N, k"), *_OF_ROWS,
+        Argument("k", "number"), Argument("replacement", "flag"), *_randomness("row", "N, k"), *_OF_ROWS,
     ),
     "top_logprobs": (
-        *_rows("stats", stats="made"),
-        Argument("k", "number"),
+        *_rows("stats", stats="made"), Argument("k", "number"),
         Argument("tokens", "integers", "N, m", "row", True), *_OF_ROWS,
     ),
-    "row_topw": (
-        *_rows("stats"), Argument("score", "float32", "N", "row"), Argument("w", "number"), *_OF_ROWS,
-    ),
+    "row_topw": (*_rows("stats"), Argument("score", "float32", "N", "row"), Argument("w", "number"), *_OF_ROWS),
     "support": (
         *_rows("stats", "row", row="M", stats="made"), Argument("max_kept", "number"), *_OF_ROWS,
     ),
@@ -187,8 +191,7 @@ TABLE: dict[str, tuple[Argument, ...]] = {
         Argument("parents", "integers", "B, N | N", "request"),
         Argument("prefix_len", "integers", "B | 1", "request", True),
         Argument("tree_start", "integers", "B | 1", "request", True),
-        Argument("num_keys", "number"), Argument("format", "code"),
-        Argument("", "code", public="dtype"),
+        Argument("num_keys", "number"), Argument("format", "code"), Argument("", "code", public="dtype"),
     ),
     "verify_chain": (
         *_side("target", "target_logits", "B, G+1 | R | B, G | D | N | S, K", "V", "request",
@@ -197,11 +200,9 @@ TABLE: dict[str, tuple[Argument, ...]] = {
         *_side("draft", "draft_logits", "B, G | D | B, G+1 | R | Nq | Sq, Kq", "Vq", "request",
                row="B, G | D | B, G+1 | R", optional=True),
         Argument("cu_draft", "integers", "B+1", "whole", True), Argument("max_draft", "number"),
-        Argument("bonus_tokens", "integers", "B | B, 1", "request", True),
-        Argument("method", "code"),
+        Argument("bonus_tokens", "integers", "B | B, 1", "request", True), Argument("method", "code"),
         *_rule("B | 1 | B, 2 | 1, 2 | B, G | B, G, 1 | B, G, 2 | 1, G, 1 | 1, G, 2"),
-        *_randomness("request", "B, G+1"),
-        *_LAST,
+        *_randomness("request", "B, G+1"), *_LAST,
         *_views("target", "request", "target_", ("B, G+1", "R")),
         *_views("draft", "request", "draft_", ("B, G+1", "R")),
     ),
@@ -214,9 +215,7 @@ TABLE: dict[str, tuple[Argument, ...]] = {
         *_side("target", "target_logits", "B, N | B, M", "V", "request", row="B, N"),
         *_side("draft", "draft_logits", "B, N | B, Mq", "Vq", "request", row="B, N", optional=True),
         Argument("method", "code"), Argument("max_depth", "number"),
-        *_rule("B | 1 | B, 2 | 1, 2"),
-        *_randomness("request", "B, N+1 | B, K*L+1"),
-        *_LAST,
+        *_rule("B | 1 | B, 2 | 1, 2"), *_randomness("request", "B, N+1 | B, K*L+1"), *_LAST,
         *_views("target", "request", "target_", ("B, N",)), *_views("draft", "request", "draft_", ("B, N",)),
     ),
 }  # fmt: skip
@@ -226,6 +225,7 @@ _VERIFIED = "tokens int64 [B, {0}+1]; num_accepted int32 [B]; logprobs float32 [
 RESULTS = {
     "uniforms": "uniforms float64 [B, n]",
     "accept": "accepted bool [...]",
+    "count_tokens_": "status int32 [B]",
     "residual": "residual float32 [N, V]; mass float64 [N]",
     "row_gap": "gaps float32 [N, 6]",
     "kseq_rho": "rho float64 [N]; beta float64 [N]; p_acc float64 [N]",

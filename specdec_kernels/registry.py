@@ -32,11 +32,14 @@ DOMAIN_DRAFT = 2  # draft sampling
 DOMAIN_NOISE = 3  # per-vocabulary noise
 SLOTS = 1 << 33  # of one (seed, offset, domain): two slots a block, and the index of a block has 32 bits
 
-# Bits of the `status` of verify_chain and verify_tree
-STATUS_INVALID_ROW = 1  # a row that was needed held NaN, +inf or no finite value
+# Bits of the `status` of verify_chain, verify_tree and count_tokens_
+STATUS_INVALID_ROW = 1  # a row that was needed held NaN, +inf or no finite value; or a list of tokens is invalid
 STATUS_EMPTY_RESIDUAL = 2  # (p - q)+ had no mass; the token was drawn from p
 STATUS_INVALID_DRAFT = 4  # q of a drafted token was not a probability; the draft was rejected
 STATUS_INVALID_BONUS = 8  # the caller's bonus token was not an id below V; it was emitted as given, or as 0 if negative
+STATUS_HISTORY_FULL = 16  # of count_tokens_: a list had no room for every token
+
+MAX_COUNTED = 1024  # tokens of a request in one call of count_tokens_
 
 # ---- trees ----------------------------------------------------------------------------------------------------------
 

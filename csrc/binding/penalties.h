@@ -38,14 +38,13 @@ inline const int32_t* history_pointer(const Op& op, Name name, const Tensor& t) 
 }
 
 // Checks list s of used ids: distinct ids in ascending order with their counts, then -1.
-inline void check_history(const Op& op, const char* side, const Penalties& p, int64_t s) {
-  const UsedList list(p, s);
+inline void check_history(const Op& op, Name ids, Name counts, const UsedList& list, int64_t s) {
   int32_t fine = list.H == 0 || list.fine(0);  // in 32 bits, as the list has, so that the loop is vectorised
   for (int64_t j = 1; j < list.H; ++j) fine &= list.fine(j);
   for (int64_t j = 0; !fine && j < list.H; ++j) {
-    check(list.ascends(j), op, Name(side, "penalties.ids"), " must ascend and end with -1, got ",
-          list.ids[j > 0 ? j - 1 : 0], " then ", list.ids[j], " in list ", s);
-    check(list.counted(j), op, Name(side, "penalties.counts"), " must be >= 0, got ", list.counts[j], " in list ", s);
+    check(list.ascends(j), op, ids, " must ascend and end with -1, got ", list.ids[j > 0 ? j - 1 : 0], " then ",
+          list.ids[j], " in list ", s);
+    check(list.counted(j), op, counts, " must be >= 0, got ", list.counts[j], " in list ", s);
   }
 }
 
@@ -65,7 +64,7 @@ inline void check_values(const Op& op, const char* side, const Penalties& p, int
   for (int64_t b = 0; b < there; ++b) {
     const int64_t s = p.list(b);
     check(s >= 0 && s < p.S, op, Name(side, "penalties.row"), " must be in [0, ", p.S, "), got ", s, " at index ", b);
-    check_history(op, side, p, s);
+    check_history(op, Name(side, "penalties.ids"), Name(side, "penalties.counts"), UsedList(p, s), s);
   }
 }
 

@@ -4,7 +4,7 @@
 
 #include <tuple>
 
-#include "check.h"
+#include "memory.h"
 
 namespace specdec {
 
@@ -15,28 +15,6 @@ struct Prepared {
   const Tensor& like;
   int64_t width;
 };
-
-// The range of addresses of a tensor's entries
-struct Extent {
-  const char *begin = nullptr, *end = nullptr;
-  explicit Extent(const Tensor& t) {
-    if (!t.defined() || !has_memory(t) || t.numel() == 0) return;
-    int64_t last = 0;
-    for (int64_t i = 0; i < t.dim(); ++i) last += (t.size(i) - 1) * t.stride(i);
-    begin = static_cast<const char*>(t.const_data_ptr());
-    end = begin + (last + 1) * int64_t(t.element_size());
-  }
-  bool meets(const Extent& other) const { return begin < other.end && other.begin < end; }
-};
-
-inline bool share_memory(const Extent& out, const Tensor& argument) { return out.meets(Extent(argument)); }
-inline bool share_memory(const Extent& out, const OptTensor& argument) {
-  return argument && share_memory(out, *argument);
-}
-template <class Other>
-bool share_memory(const Extent&, const Other&) {
-  return false;
-}
 
 inline void check_out(const Op& op, const char* name, const Tensor& t, ScalarType dtype, int64_t B, Size width) {
   check_given(op, name, t);

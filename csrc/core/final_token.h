@@ -4,10 +4,9 @@
 #pragma once
 
 #include "arguments.h"
+#include "status.h"
 
 namespace specdec {
-
-enum Status : int32_t { kInvalidRow = 1, kEmptyResidual = 2, kInvalidDraft = 4, kInvalidBonus = 8 };
 
 struct Final {
   int64_t token;   // an id of p's vocabulary, or a bonus token that the caller gave

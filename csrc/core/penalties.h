@@ -42,8 +42,9 @@ struct UsedList {
   int64_t H = 0;
 
   UsedList() = default;
+  SPECDEC_HD UsedList(const int32_t* ids, const int32_t* counts, int64_t H) : ids(ids), counts(counts), H(H) {}
   SPECDEC_HD UsedList(const Penalties& p, int64_t s)
-      : ids(p.ids + s * p.ids_stride), counts(p.counts + s * p.counts_stride), H(p.H) {}
+      : UsedList(p.ids + s * p.ids_stride, p.counts + s * p.counts_stride, p.H) {}
   // Whether entry j is as `ids` and `counts` promise. Without branches, so that checking a list costs little beside
   // reading a row.
   SPECDEC_HD bool fine(int64_t j) const { return ascends(j) & counted(j); }

@@ -4,26 +4,11 @@
 
 #include "../core/rows.h"
 #include "thread_block.cuh"
+#include "used_list.cuh"
 
 namespace specdec {
 
-SPECDEC_DEVICE int32_t id_at(const int32_t* ids, int i) { return ids[i]; }
 SPECDEC_DEVICE int32_t id_at(const Seen::Entry* entries, int i) { return entries[i].id; }
-
-// The index of the first of n ascending ids that is not less than v; n if there is none
-template <class Ids>
-SPECDEC_DEVICE int place_in(const Ids* ids, int n, int64_t v) {
-  int first = 0;
-#pragma unroll 1
-  while (first < n) {
-    const int middle = first + (n - first) / 2;
-    if (id_at(ids, middle) < v)
-      first = middle + 1;
-    else
-      n = middle;
-  }
-  return first;
-}
 
 // x * y, rounded to a float. The compiler never fuses __fmul_rn with an addition. It would fuse a product of two
 // doubles that is rounded to float, since it recognises a product of floats there.
@@ -126,20 +111,6 @@ struct LooseIds {
     return e;
   }
 };
-
-// The number of ids in a list; -1 if the list is invalid. Called by all threads of a block.
-SPECDEC_DEVICE int ids_in(const UsedList& list) {
-  const int H = int(list.H);
-  int n = 0;
-  bool fine = true;
-#pragma unroll 1
-  for (int first = 0; first < H; first += kThreads) {
-    const int j = first + int(threadIdx.x);
-    fine &= j >= H || list.fine(j);
-    n += __syncthreads_count(j < H && list.ids[j] >= 0);
-  }
-  return __syncthreads_and(fine) ? n : -1;
-}
 
 // Writes the entries of the H used ids, without bias and window. Then writes those of the loose ids, which replace them
 // where an id is both. Returns the number of entries. Called by all threads of a block.

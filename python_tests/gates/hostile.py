@@ -9,6 +9,7 @@ own, so that it can shrink a failing call.
 
 import argparse
 import collections
+import functools
 import math
 import random
 import sys
@@ -143,18 +144,24 @@ def penalties(rng, n, V, name="penalties", windows=True):
     if not given(rng, 0.3):
         return {}
     wrong, by_number = given(rng, 0.04), given(rng)
-    S, H, some = rng.choice((1, 3)) if by_number else n, rng.choice((0, 1, 5)), {*range(min(V, 9)), V - 1, V, 2**31 - 1}
-    lists = [sorted(rng.sample(sorted(some), min(rng.randrange(H + 1), len(some)))) for _ in range(S)]
-    lists = [(x[::-1] if wrong else x) + [-1] * (H - len(x)) for x in lists]
-    counts = [[rng.choice((0, 1, 3, 2**31 - 1)) for _ in range(H)] for _ in range(S)]
+    S = rng.choice((1, 3)) if by_number else n
     off = ((0.0, NAN, INF) if wrong else ()) + (1.0, 1.3)
     choices = ((*off, 0.5, 1e-38, 3e38), (*off[:-1], 0.0, -0.5, 3e38), (*off[:-1], 0.0, -3e38, 1.5))
     x = [[rng.choice(values) for _ in range(max(n, 1))] for values in choices]
     amounts = [rng.choice((None, values[0], torch.tensor(values[:n]))) for values in x]
-    out = sk.Penalties(*amounts, *(torch.tensor(x, dtype=torch.int32).reshape(S, H) for x in (lists, counts)))
+    out = sk.Penalties(*amounts, *history(rng, S, V, wrong))
     if by_number:
         out = out._replace(row=torch.tensor([rng.randrange(S + wrong) for _ in range(n)], dtype=I64))
     return {name: out._replace(drafted=ids(rng, (n, rng.choice((0, 1, 3))), V, V)) if windows and given(rng) else out}
+
+
+def history(rng, S, V, wrong):
+    """Return S lists of used ids, also outside the vocabulary, and their counts. If wrong, ids descend."""
+    H, some = rng.choice((0, 1, 5)), {*range(min(V, 9)), V - 1, V, 2**31 - 1}
+    lists = [sorted(rng.sample(sorted(some), min(rng.randrange(H + 1), len(some)))) for _ in range(S)]
+    lists = [(x[::-1] if wrong else x) + [-1] * (H - len(x)) for x in lists]
+    counts = [[rng.choice((0, 1, 3, 2**31 - 1)) for _ in range(H)] for _ in range(S)]
+    return tuple(torch.tensor(x, dtype=torch.int32).reshape(S, H) for x in (lists, counts))
 
 
 def bias(rng, n, V, positions=()):
@@ -254,6 +261,22 @@ def accept(rng):
     V = rng.choice(VOCABULARIES)
     q = ids(rng, (n, V), V, V) if given(rng, 0.3) else rows(rng, n, V, True)
     return {"p": rows(rng, n, V, True), "q": q, "u": torch.rand(n, V, dtype=F64, generator=generator(rng))}
+
+
+def count_tokens_(rng):
+    B, n, V = rng.randrange(5), rng.choice((0, 1, 4, 9)), rng.choice(VOCABULARIES)
+    wrong, by_number = given(rng, 0.05), given(rng)
+    S = rng.choice((B, B + 2)) if by_number else B
+    lists = (strided(rng, x) for x in history(rng, S, V, wrong))
+    out = dict(zip(("ids", "counts"), lists)) | {"tokens": ids(rng, (B, n), V, V)}
+    if given(rng):
+        out["num_tokens"] = torch.tensor([rng.randrange(-wrong, n + 1 + wrong) for _ in range(B)], dtype=I64)
+    if by_number:
+        numbers = [s if given(rng, 0.8) else -1 for s in rng.sample(range(S), B)]
+        if wrong and B:
+            numbers[rng.randrange(B)] = rng.choice((S, -2, 2**40, numbers[0]))
+        out["row"] = torch.tensor(numbers, dtype=I64)
+    return out
 
 
 def residual(rng):
@@ -604,6 +627,11 @@ def check_support(args, out):
         require(row == listed + [-1] * (len(row) - len(listed)), f"ids {row}, bits say {kept}")
 
 
+def check_count_tokens_(args, out):
+    want = example_calls.outcome("count_tokens_", reference.count_tokens_, **args)
+    require(all(map(torch.equal, out, want)), f"{[x.tolist() for x in out]} for {[x.tolist() for x in want]}")
+
+
 def check_build_tree(args, out):
     want = reference.build_tree(args["draft_tokens"])
     require(all(torch.equal(a, b) for a, b in zip(out, want)), "another tree than the reference's")
@@ -677,14 +705,26 @@ def requests(op, args):
         return args["cu_draft"].numel() - 1
     if "tree" in args:
         return len(args["tree"][0])
-    names = ("seed",) * (op == "uniforms") + ("row",) * (op == "support") + ("p", "logits", "draft_tokens", "parents")
+    first = {"uniforms": ("seed",), "support": ("row",), "count_tokens_": ("tokens",)}.get(op, ())
+    names = (*first, "p", "logits", "draft_tokens", "parents")
     return len(next(args[name] for name in names if name in args))
+
+
+def of_requests(op, args, out):
+    """Return the results of a call, with one entry for each request; of lists those of the requests."""
+    if op != "count_tokens_":
+        return tensors(out)
+    status, *lists = out
+    row = args.get("row", torch.arange(len(status)))
+    return [status, *(torch.where((row < 0)[:, None], -1, x[row]) for x in lists)]
 
 
 def alone(op, args, b, B):
     """Return the same call for request b only. The table of arguments says which are cut; rows by index and ragged
     drafts are cut here."""
     _, call = flat.folded(op, (), args)
+    if op == "count_tokens_":
+        call = {"row": torch.arange(B)} | call
     out = flat.flattened(op, share_of(op, call, B, b, b + 1))
     sides = {side: flat.names_of(op, side) for side in arguments.sides(op)}
     numbered = [side for side, names in sides.items()
@@ -714,7 +754,7 @@ def alone(op, args, b, B):
 def check(op, args, run=None, b=0):
     """Run a call and check its docstring's promises. Request b is run again alone, and the first few with the others
     absent. Return the error if there was a clean one."""
-    run = run or (lambda op, **args: flat.call(getattr(sk, op), **args))
+    run = run or (lambda op, **args: example_calls.outcome(op, functools.partial(flat.call, getattr(sk, op)), **args))
     try:
         out = run(op, **args)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -723,8 +763,9 @@ def check(op, args, run=None, b=0):
     CHECKS[op](args, out)
     B = requests(op, args)
     if B > 1 and not (op == "accept"):
-        again = run(op, **alone(op, args, b % B, B))
-        for whole, single in zip(tensors(out), tensors(again)):
+        other = alone(op, args, b % B, B)
+        again = run(op, **other)
+        for whole, single in zip(of_requests(op, args, out), of_requests(op, other, again)):
             require(
                 same(whole[b % B : b % B + 1], single),
                 f"request {b % B} alone is another: {whole[b % B].tolist()}, alone {single.tolist()}",

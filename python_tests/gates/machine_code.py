@@ -32,7 +32,7 @@ class Kernel(NamedTuple):
 def nvidia(path: Path) -> list[Kernel]:
     """Return all kernels of a fat binary or a cubin, by name, then arch. Launch bounds are read from PTX if there is
     any."""
-    kernels = []
+    kernels, without_rows = [], r"\b(uniforms|accept|build_tree|tree_mask|count_tokens_)::|\bmake_views<"
     code, bounds = _instructions(path), _launch_bounds(path)
     names = readable({function for _, function in code})
     for arch, function, usage in _usage(path):
@@ -49,7 +49,7 @@ def nvidia(path: Path) -> list[Kernel]:
                 shared=usage["SHARED"],
                 loads=dict(Counter(bits(x.word) for x in here if x.head == "LDG")),
                 barriers=sum(x.head == "BAR" for x in here),
-                reads_rows=not re.search(r"\b(uniforms|accept|build_tree|tree_mask)::|\bmake_views<", names[function]),
+                reads_rows=not re.search(without_rows, names[function]),
                 threads=threads,
                 blocks=blocks,
                 early=len(early_reads(here)),

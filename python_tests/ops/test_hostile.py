@@ -59,6 +59,8 @@ def test_hostile_calls(op_backend, op):
         except (TypeError, ValueError, RuntimeError) as refused:
             assert str(refused).startswith(op + ": ")
             return
+        if op == "count_tokens_":
+            hostile.check_count_tokens_(args, out)
         if op.startswith("verify"):
             hostile.check_emitted(
                 {}, out, max(args["target_logits"].size(-1), 2**63 - 1 if "bonus_tokens" in args else 0)

@@ -2,6 +2,7 @@
 """Every integer argument of every public function as int32 and as int64: the same results and errors, at ordinary
 values and at the ends of int32. The arguments are found from the functions' own error texts."""
 
+import functools
 import inspect
 import re
 
@@ -12,11 +13,13 @@ from support.surface import same, tensors
 from torch.nn.attention.flex_attention import create_mask
 
 import specdec_kernels as sk
+from specdec_kernels import example_calls
 from specdec_kernels.registry import FUNCTIONS
 
 CALLS = {op: flat.dotted_calls(op, V=11) for op in FUNCTIONS}
 PARTS = {"tree": ("parents", "tokens", "", "draft_nodes"), "links": ("first_child", "next_sibling")}
 WIDE = {"seed", "offset"}  # these need 64 bits: int32 is refused
+NARROW = {"ids", "counts"}  # lists, which are int32 only
 LEAST, LARGEST = torch.iinfo(torch.int32).min, torch.iinfo(torch.int32).max
 HOSTILE = (LEAST, -1, LARGEST)
 
@@ -28,7 +31,7 @@ def is_integer(x):
 def places(call):
     """Yield (argument, part of a tuple or None) for every integer tensor."""
     for name, x in call.items():
-        if is_integer(x):
+        if is_integer(x) and name not in NARROW:
             yield name, None
         elif name in PARTS:
             yield from ((name, i) for i, part in enumerate(x) if is_integer(part) and PARTS[name][i])
@@ -57,10 +60,14 @@ def with_dtype(call, dtype, but=()):
     return call
 
 
+def called(op, **call):
+    return flat.call_dotted(op, call)
+
+
 def outcome(op, call):
     """Return a call's tensors, or its error text without dtypes."""
     try:
-        found = flat.call_dotted(op, call)
+        found = example_calls.outcome(op, functools.partial(called, op), **call)
     except ValueError as error:
         return re.sub(r"int32|int64", "", str(error))
     if op == "tree_mask_mod":

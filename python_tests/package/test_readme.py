@@ -100,7 +100,7 @@ def test_the_table_of_rules():
 
 
 def test_the_table_of_status_bits():
-    bits = re.findall(r"^\| (\d) \| `(\w+)` \|", TEXT["docs/guide.md"], re.M)
+    bits = re.findall(r"^\| (\d+) \| `(STATUS_\w+)` \|", TEXT["docs/guide.md"], re.M)
     assert [(int(bit), name) for bit, name in bits] == [
         (getattr(sk, name), name)
         for name in ("STATUS_INVALID_ROW", "STATUS_EMPTY_RESIDUAL", "STATUS_INVALID_DRAFT", "STATUS_INVALID_BONUS")

@@ -39,7 +39,7 @@ ENUMS = {  # C++ enum -> {enumerator: number}; kOneHot and kNothing are kinds th
     | {"Kind::kOneHot": 2, "Kind::kNothing": 3},
     "DType": {f"k{dtype(name)}": i for i, name in enumerate(registry.ROW_DTYPES)},
     "Status": {f"k{camel(name)}": getattr(registry, f"STATUS_{name.upper()}")
-               for name in ("invalid_row", "empty_residual", "invalid_draft", "invalid_bonus")},
+               for name in ("invalid_row", "empty_residual", "invalid_draft", "invalid_bonus", "history_full")},
     "Domain": {f"kDomain{camel(name)}": getattr(registry, f"DOMAIN_{name.upper()}")
                for name in ("accept", "final", "draft", "noise")},
     "MaskFormat": {f"kMask{dtype(name)}": code for name, code in registry.MASK_FORMATS.items()}
@@ -50,6 +50,8 @@ NUMBERS = {
     "kSlots": registry.SLOTS,
     "kChunk": registry.CHUNK,
     "kMaxDrafts": registry.MAX_DRAFTS,
+    "kMaxCounted": registry.MAX_COUNTED,
+    "kTokensEnd": registry.MAX_VOCABULARY,
     "kBadParent": registry.STATUS_INVALID_PARENT,
     "kBadPosition": registry.STATUS_INVALID_PREFIX,
 }
@@ -57,7 +59,8 @@ NUMBERS = {
 
 HEADERS = (
     *("core/final_token", "core/philox", "core/row", "rules/rule"),
-    *("ops/build_tree/build_tree", "ops/tree_mask/tree_mask", "ops/verify_tree/tree"),
+    *("ops/build_tree/build_tree", "ops/count_tokens_/count_tokens_", "ops/tree_mask/tree_mask"),
+    "ops/verify_tree/tree",
 )
 ALPHAS = (0.0, 0.5, 1.0)  # the ends, at which a rule may equal the exact one, and a parameter between them
 
@@ -149,7 +152,8 @@ def test_triton_numbers_alike():
     wanted |= {
         name.removeprefix("STATUS_"): x for name, x in vars(registry).items() if name.startswith("STATUS_INVALID_")
     }
-    wanted |= {"EMPTY_RESIDUAL": registry.STATUS_EMPTY_RESIDUAL, "MAX_DRAFTS": registry.MAX_DRAFTS}
+    wanted |= {"EMPTY_RESIDUAL": registry.STATUS_EMPTY_RESIDUAL, "HISTORY_FULL": registry.STATUS_HISTORY_FULL}
+    wanted |= {"MAX_DRAFTS": registry.MAX_DRAFTS}
     package, seen = importlib.import_module("specdec_kernels.triton"), set()
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         for name, x in vars(importlib.import_module(module.name)).items():
@@ -157,7 +161,7 @@ def test_triton_numbers_alike():
             if name in wanted and isinstance(number, int):
                 assert number == wanted[name], (module.name, name)
                 seen.add(name)
-    assert {"LOSSY", "TARGET_ONLY", "DOMAIN_FINAL", "INVALID_DRAFT", "CHUNK"} <= seen
+    assert {"LOSSY", "TARGET_ONLY", "DOMAIN_FINAL", "INVALID_DRAFT", "HISTORY_FULL", "CHUNK"} <= seen
 
 
 def test_every_list_walks_over_the_registry(monkeypatch):

@@ -162,7 +162,7 @@ def spaced(shape):
 
 
 def is_shape(text):
-    return all(re.fullmatch(r"[A-Z][a-z]?([+*]\w+)*|\d|[kmw]", part.strip()) for part in text.split(","))
+    return all(re.fullmatch(r"[A-Z][a-z]?([+*]\w+)*|\d|[kmnw]", part.strip()) for part in text.split(","))
 
 
 def paragraphs(op):

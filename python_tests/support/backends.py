@@ -98,8 +98,9 @@ def ran():
 
 def public(op, *args, **kwargs):
     import specdec_kernels
+    from specdec_kernels import example_calls
 
-    return getattr(specdec_kernels, op)(*args, **kwargs)
+    return example_calls.outcome(op, getattr(specdec_kernels, op), *args, **kwargs)
 
 
 def as_on_gpu(op, *args, **kwargs):
@@ -116,12 +117,17 @@ def run_without_values(op, backend, *args, **kwargs):
 
 
 def run(op, backend, *args, **kwargs):
-    """Call the op's public function on CPU tensors, also with a flat call. Results are copied back to the CPU."""
+    """Call the op's public function on CPU tensors, also with a flat call. Results are copied back to the CPU.
+
+    Arguments are not written to: copies of those that the op writes to follow the result, as in example_calls.outcome.
+    """
     args, kwargs = flat.folded(op, args, kwargs)
     if backend == "reference":
         from support import answers
 
-        return getattr(answers, op)(*args, **kwargs)
+        from specdec_kernels import example_calls
+
+        return example_calls.outcome(op, getattr(answers, op), *args, **kwargs)
     return there(backend, public, op, *args, **kwargs)
 
 

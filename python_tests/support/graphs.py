@@ -7,10 +7,11 @@ from support.surface import tensors
 from torch.utils._pytree import tree_leaves, tree_map
 
 import specdec_kernels as sk
+from specdec_kernels import example_calls
 
 
 def call(op, inputs):
-    return tensors(getattr(sk, op)(**inputs))
+    return tensors(example_calls.outcome(op, getattr(sk, op), **inputs))
 
 
 def each_tensor(function, inputs):
@@ -59,10 +60,9 @@ def without_waiting(op, inputs):
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        result = getattr(sk, op)(**inputs)
+        return call(op, inputs)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    return tensors(result)
 
 
 def on_second_device(op, inputs):

@@ -34,10 +34,19 @@ def overload(op, given, out=False, space="specdec"):
     return getattr(getattr(getattr(torch.ops, space), op), "_".join(kinds) or "default")
 
 
+def outcome_of(op):
+    """Return a function that makes a call of the op, and gives the outcome."""
+    return lambda **named: example_calls.outcome(op, getattr(sk, op), **named)
+
+
 def recorded_call(op, function, *args, **kwargs):
-    """Run a function that calls torch.ops.specdec.<op> once. Return its result, and the op with its arguments."""
+    """Run a function that calls torch.ops.specdec.<op> once. Return its outcome, and the op with its arguments."""
     result = []
-    given = example_calls.op_arguments(op, lambda: result.append(function(*args, **kwargs)))
+    given = example_calls.op_arguments(op, lambda: result.append(example_calls.outcome(op, function, *args, **kwargs)))
+    names = [x.public for x in arguments.taken(op)]
+    own = dict(zip(names, args)) | kwargs  # the op got copies of those that it writes to
+    written = [x.is_written for x in arguments.taken(op)]
+    given = tuple(own[name] if copied else x for name, x, copied in zip(names, given, written))
     return result[0], (overload(op, given), given, {})
 
 
@@ -51,5 +60,5 @@ def check_examples(op, most=None):
         torch.library.opcheck(direct, args, kwargs, **quick)
         if i % 5 == 0:
             torch._dynamo.reset()
-            traced = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=False)
+            traced = torch.compile(outcome_of(op), fullgraph=True, backend="aot_eager", dynamic=False)
             assert same(tensors(traced(**named)), tensors(eager)), call.name

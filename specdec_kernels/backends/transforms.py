@@ -94,9 +94,10 @@ def _call_each(overload, interpreter, args, kwargs):
             inner, dim = _functorch._unwrap_batched(x, level)
             if dim is not None:
                 entries[id(x)] = inner.unbind(dim)
-    for name, x in kwargs.items():  # only the tensors of out=
+    written = [(x.public, given) for x, given in zip(taken(op), args) if x.is_written]
+    for name, x in [*written, *((f"out.{name}", x) for name, x in kwargs.items())]:
         if entries and id(x) not in entries:
-            raise RuntimeError(f"{op}: out.{name} must have an entry for each of vmap's, got one for all")
+            raise RuntimeError(f"{op}: {name} must have an entry for each of vmap's, got one for all")
     size = min(map(len, entries.values()), default=None)
     if size == 0:
         raise RuntimeError(f"{op}: vmap must have at least one entry, got none")

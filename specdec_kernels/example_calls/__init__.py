@@ -13,16 +13,18 @@ All checks over all ops use them: sanitizers, CUDA graphs, opcheck and torch.com
 from __future__ import annotations
 
 import importlib
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specdec_kernels import registry
+from specdec_kernels.arguments import TABLE, taken
 from specdec_kernels.example_calls.inputs import Inputs
 from specdec_kernels.rows import Rows
 
-__all__ = ["Call", "Inputs", "calls", "every_call", "few", "flat", "folded", "op_arguments"]
+__all__ = ["Call", "Inputs", "calls", "every_call", "few", "flat", "folded", "op_arguments", "outcome"]
 
 
 class Call(NamedTuple):
@@ -74,6 +76,26 @@ def folded(arguments: dict) -> dict:
         else:
             found[name] = x
     return found | {side: Rows(**given) for side, given in fields.items()}
+
+
+def outcome(op: str, function: Callable, *args, **kwargs) -> Any:
+    """Return the result of a function that takes the arguments of a public function, `op`.
+
+    If the op writes to some of them, the function gets copies, and these follow the result in a tuple.
+    """
+    written = [x.public for x in TABLE.get(op, ()) if x.is_written]
+    if not written:
+        return function(*args, **kwargs)
+    named = dict(zip([x.public for x in taken(op)], args)) | kwargs
+    copies = {name: _copied(named[name]) for name in written}
+    return function(**named | copies), *copies.values()
+
+
+def _copied(x):
+    """Return a copy with the same strides; anything but a dense tensor as it is."""
+    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided or x.is_nested:
+        return x
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
 
 
 def _kind(x: object) -> object:

@@ -37,7 +37,8 @@ def says(op: str, x: Argument) -> str:
     if x.type == "numbers":
         return f"float[]: {next(text for name, text in NUMBERS.items() if x.name.endswith(name))}; or None"
     text = " or ".join(filter(None, (", ".join(dtypes[:-1]), dtypes[-1]))) if dtypes else kind.replace("SymInt", "int")
-    return text + ", or None" * x.optional + (f", {x.default} by itself" if x.default is not None else "")
+    text += ", or None" * x.optional + ", written to" * x.is_written
+    return text + (f", {x.default} by itself" if x.default is not None else "")
 
 
 def section(op: str) -> str:

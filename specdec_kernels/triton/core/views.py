@@ -62,10 +62,11 @@ def _before(views, b, position, mask):
 
 
 @triton.jit
-def _first_place(views, ids, v, mask):
-    """Return the first place in each list, from `ids` on, whose id is not below v. Padding, -1, counts as above v."""
+def first_place(ids, n, v, mask):
+    """Return the first place in lists of n ids, from `ids` on, whose id is not below v. Padding, -1, counts as above
+    v."""
     low = v * 0
-    high = low + tl.where(mask, views.H, 0)
+    high = low + tl.where(mask, n, 0)
     while anywhere(low < high):
         middle = (low + high) // 2
         id = get_value(ids + middle, low < high, -1).to(tl.int64)
@@ -89,7 +90,7 @@ def _count_in_window(views, b, position, v, mask):
 @triton.jit
 def _count_in_list(views, ids, counts, v, mask):
     """Return whether v is listed, and its count."""
-    j = _first_place(views, ids, v, mask)
+    j = first_place(ids, views.H, v, mask)
     listed = mask & (j < views.H)
     listed &= get_value(ids + j, listed, -1).to(tl.int64) == v
     return listed, get_value(counts + j, listed, 0).to(tl.int64)
@@ -267,7 +268,7 @@ def _biased_chunk(side, b, row, bias_at, some, begin, end, z):
 def _penalised_chunk(side, b, row, begin, end, amounts, ids, counts, bias_at, some, alive, z):
     views, position = side.views, row >> 32
     lane = tl.arange(0, z.shape[1])[None, :]
-    j = _first_place(views, ids, begin, alive)
+    j = first_place(ids, views.H, begin, alive)
     listing = alive & (j < views.H)
     while anywhere(listing):
         v = get_value(ids + j, listing, -1).to(tl.int64)

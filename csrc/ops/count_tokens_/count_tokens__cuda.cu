@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// One launch, a block per request. It needs no memory but the lists.
+#include <torch/csrc/stable/library.h>
+
+#include "../../cuda/launch.h"
+#include "../../cuda/used_list.cuh"
+#include "count_tokens__op.h"
+
+namespace specdec {
+namespace {
+
+struct BlockLanes {
+  static constexpr int kWidth = kThreads;
+  SPECDEC_DEVICE int lane() const { return int(threadIdx.x); }
+  SPECDEC_DEVICE void sync() const { __syncthreads(); }
+  SPECDEC_DEVICE Prefix<int> scan(int x) const { return block_scan(x); }
+  SPECDEC_DEVICE int min(int x) const { return block_min(x); }
+  SPECDEC_DEVICE int ids_in(const UsedList& list) const { return specdec::ids_in(list); }
+  SPECDEC_DEVICE int place_in(const int32_t* ids, int n, int32_t v) const { return specdec::place_in(ids, n, v); }
+  // Whether a request before b has b's list
+  SPECDEC_DEVICE bool named_before(const CountTokens& a, int64_t b) const {
+    const int64_t s = a.list(b);
+    bool named = false;
+    for (int64_t other = threadIdx.x; a.row && other < b; other += kThreads) named |= a.row[other] == s;
+    return __syncthreads_or(named);
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) count(const CountTokens a) {
+  __shared__ StepTokens step;
+  const int32_t status = count_tokens(a, blockIdx.x, step, BlockLanes());
+  if (threadIdx.x == 0) a.status[blockIdx.x] = status;
+}
+
+void run(const CountTokens& a, const Tensor& like) {
+  const OnDeviceOf device(like);
+  SPECDEC_LAUNCH("count_tokens_", count, a.B, device.stream, a);
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("count_tokens_", TORCH_BOX(&count_tokens_op<run>)); }
+
+}  // namespace specdec
