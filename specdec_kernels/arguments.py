@@ -72,7 +72,7 @@ class Argument(NamedTuple):
         return any(shape.split(", ")[0] == lead and shape.count(",") + 1 == dims for shape in self.shapes)
 
 
-SAMPLING = ("temperature", "top_k", "top_p", "min_p", "numbers")
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_n_sigma", "numbers")
 SIDE = ("logits", *SAMPLING, "stats", "kind", "row")
 
 
@@ -85,10 +85,7 @@ def _side(public, logits, rows, V, per="row", takes=SIDE, row="", optional=False
     each = f"{LEADS[per]} | 1"
     fields = {
         "logits": Argument(logits, "rows", _ending(rows, V), per, optional),
-        "temperature": Argument("temperature", "float32", each, per, True),
-        "top_k": Argument("top_k", "integers", each, per, True),
-        "top_p": Argument("top_p", "float32", each, per, True),
-        "min_p": Argument("min_p", "float32", each, per, True),
+        **{x: Argument(x, "integers" if x == "top_k" else "float32", each, per, True) for x in SAMPLING[:-1]},
         "numbers": Argument("numbers", "numbers", optional=True),
         "stats": Argument("stats", "float32", _ending(rows, "4"), per, stats == "optional"),
         "kind": Argument("kind", "code"),

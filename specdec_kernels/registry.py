@@ -78,6 +78,7 @@ SAMPLING = {
     "top_k": Range(-1, (1 << 63) - 1, ">= 1 and below 2^63, or 0 or -1 for off"),
     "top_p": Range((1 + 2.0**-52) * 2.0**-150, 1, "in (0, 1]"),  # the least that float32 rounds to more than 0
     "min_p": Range(0, 1, "in [0, 1]"),
+    "top_n_sigma": Range(0, FLT_MAX, "finite in float32 and >= 0"),
 }
 
 # ---- rules: how a draft is accepted, and the distribution or guarantee of the output --------------------------------

@@ -28,7 +28,10 @@ class Rows(NamedTuple):
         top_k: keep the k largest; 0 or -1 is off. None, an int, or an int32 or int64 tensor.
         top_p: keep the smallest set of largest probabilities whose sum reaches top_p, in (0, 1]; 1 is off.
         min_p: keep p(v) >= min_p * max p, in [0, 1]; 0 is off.
-        stats: float32 [..., 4] from ``row_stats`` or ``sample``, in place of the four parameters above. With them a
+        top_n_sigma: keep logits >= max - top_n_sigma * sigma, finite and >= 0; 0 is off. max and sigma, the standard
+            deviation (divided by the number of entries), are those of the row's finite logits before the temperature,
+            so a temperature does not change which ids stay. https://arxiv.org/abs/2411.07641
+        stats: float32 [..., 4] from ``row_stats`` or ``sample``, in place of the five parameters above. With them a
             row is read only where a distribution is needed as a whole.
         kind: "logits" or "probs". Rows of probabilities take no stats and no parameters, except a temperature that is
             the number 0 (verification by the exact rule): all mass is then on the largest entry, the first of equals.
@@ -39,8 +42,9 @@ class Rows(NamedTuple):
         bias: ``Bias``, values that are added to some logits.
         allowed: ``Allowed``, masks of the ids that may be sampled.
 
-    An op applies, in this order: bias, penalties, mask, temperature, min-p, top-k, then top-p over what is left. Each
-    filter is exact, without sorting the vocabulary. Ties at a cutoff all stay.
+    An op applies, in this order: bias, penalties, mask, temperature, top-n-sigma, min-p, top-k, then top-p over what is
+    left. Each filter is exact, without sorting the vocabulary. Ties at a cutoff all stay. Filters do not change greedy
+    rows.
 
     Stats of a row are those after its bias, penalties and mask, and do not replace them: pass them with the stats.
     ``row_gap``, ``kseq_rho`` and ``stack_rows`` raise if a side has one of the three.
@@ -56,6 +60,7 @@ class Rows(NamedTuple):
     top_k: int | torch.Tensor | None = None
     top_p: float | torch.Tensor | None = None
     min_p: float | torch.Tensor | None = None
+    top_n_sigma: float | torch.Tensor | None = None
     stats: torch.Tensor | None = None
     kind: str = "logits"
     row: torch.Tensor | None = None

@@ -155,6 +155,7 @@ inline void check_filters(const Op& op, const char* side, const Filters& f, At a
   check(f.top_k >= -1, op, named("top_k"), " must be >= 1, or 0 or -1 for off, got ", f.top_k, at);
   check(f.top_p_in_range(), op, named("top_p"), " must be in (0, 1], got ", f.top_p, at);
   check(f.min_p_in_range(), op, named("min_p"), " must be in [0, 1], got ", f.min_p, at);
+  check(f.top_n_sigma_in_range(), op, named("top_n_sigma"), " must be finite and >= 0, got ", f.top_n_sigma, at);
 }
 
 inline void check_values(const Op& op, const char* side, const Sampling& s, int64_t N, const Present& present) {

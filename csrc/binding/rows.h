@@ -11,7 +11,7 @@ namespace specdec {
 
 // The sampling parameters: tensors, or one number each for all rows
 struct GivenSampling {
-  const OptTensor &temperature, &top_k, &top_p, &min_p;
+  const OptTensor &temperature, &top_k, &top_p, &min_p, &top_n_sigma;
   const OptNumbers& numbers;
 };
 
@@ -28,9 +28,11 @@ struct GivenRows {
 
 #define SPECDEC_SAMPLING_ARGUMENTS(prefix)                                                              \
   const OptTensor &prefix##temperature, const OptTensor &prefix##top_k, const OptTensor &prefix##top_p, \
-      const OptTensor &prefix##min_p, const OptNumbers &prefix##numbers
-#define SPECDEC_GIVEN_SAMPLING(prefix) \
-  GivenSampling { prefix##temperature, prefix##top_k, prefix##top_p, prefix##min_p, prefix##numbers }
+      const OptTensor &prefix##min_p, const OptTensor &prefix##top_n_sigma, const OptNumbers &prefix##numbers
+#define SPECDEC_GIVEN_SAMPLING(prefix)                                                                     \
+  GivenSampling {                                                                                          \
+    prefix##temperature, prefix##top_k, prefix##top_p, prefix##min_p, prefix##top_n_sigma, prefix##numbers \
+  }
 
 // LOGITS: Tensor, or OptTensor if the side may be missing
 #define SPECDEC_ROWS_ARGUMENTS(LOGITS, side)                                                       \
@@ -45,22 +47,26 @@ inline const Tensor* address(const OptTensor& t) { return t ? &*t : nullptr; }
 // `side` names the parameters in errors.
 inline Sampling sampling(const Op& op, const char* side, const GivenSampling& given, int64_t N,
                          const Present& present) {
-  const Numbers numbers(op, {side, "numbers"}, given.numbers, 4);
+  const OptTensor* const tensors[] = {&given.temperature, &given.top_k, &given.top_p, &given.min_p, &given.top_n_sigma};
+  static const char* const fields[] = {"temperature", "top_k", "top_p", "min_p", "top_n_sigma"};
+  constexpr int kFields = std::size(fields);
+  const Numbers numbers(op, {side, "numbers"}, given.numbers, kFields);
   Sampling s;
-  for (int i = 0; i < 4; ++i) s.has_numbers |= numbers.has(i);
-  if (!given.temperature && !given.top_k && !given.top_p && !given.min_p && !s.has_numbers) return {};
-  const OptTensor* const tensors[] = {&given.temperature, &given.top_k, &given.top_p, &given.min_p};
-  static const char* const fields[] = {"temperature", "top_k", "top_p", "min_p"};
-  for (int i = 0; i < 4; ++i)
+  bool has_tensors = false;
+  for (int i = 0; i < kFields; ++i) s.has_numbers |= numbers.has(i), has_tensors |= tensors[i]->has_value();
+  if (!has_tensors && !s.has_numbers) return {};
+  for (int i = 0; i < kFields; ++i)
     check(!*tensors[i] || !numbers.has(i), op, Name(side, fields[i]), " must be a tensor or a number, got both");
   s.temperature = floats_per_row(op, {side, "temperature"}, given.temperature, N);
   s.top_k = ints_per_row(op, {side, "top_k"}, given.top_k, N);
   s.top_p = floats_per_row(op, {side, "top_p"}, given.top_p, N);
   s.min_p = floats_per_row(op, {side, "min_p"}, given.min_p, N);
+  s.top_n_sigma = floats_per_row(op, {side, "top_n_sigma"}, given.top_n_sigma, N);
   if (numbers.has(0)) s.numbers.temperature = float(numbers[0]);
   if (numbers.has(1)) s.numbers.top_k = int64_t(std::max(std::min(numbers[1], 0x1p62), -0x1p62));
   if (numbers.has(2)) s.numbers.top_p = float(numbers[2]);
   if (numbers.has(3)) s.numbers.min_p = float(numbers[3]);
+  if (numbers.has(4)) s.numbers.top_n_sigma = float(numbers[4]);
   check_values(op, side, s, N, present);
   return s;
 }

@@ -31,17 +31,18 @@ struct Present {
   }
 };
 
-// temperature, top_k, top_p and min_p of N rows or requests. Each is a tensor or one number for all.
+// temperature, top_k, top_p, min_p and top_n_sigma of N rows or requests. Each is a tensor or one number for all.
 struct Sampling {
   Floats temperature;
   Ints top_k;
-  Floats top_p, min_p;
+  Floats top_p, min_p, top_n_sigma;
   Filters numbers;
   bool has_numbers = false;
 
-  SPECDEC_HD bool has_tensors() const { return temperature || top_k || top_p || min_p; }
+  SPECDEC_HD bool has_tensors() const { return temperature || filter_tensors(); }
+  SPECDEC_HD bool filter_tensors() const { return top_k || top_p || min_p || top_n_sigma; }
   SPECDEC_HD explicit operator bool() const { return has_numbers || has_tensors(); }
-  SPECDEC_HD bool filters() const { return top_k || top_p || min_p || numbers.filter(); }  // whether a row may have one
+  SPECDEC_HD bool filters() const { return filter_tensors() || numbers.filter(); }  // whether a row may have one
   // Without kFiltered only the temperature is read, for rows that are known to have no filter.
   template <bool kFiltered = true>
   SPECDEC_HD Filters at(int64_t i) const {
@@ -51,6 +52,7 @@ struct Sampling {
     f.top_k = top_k ? top_k[i] : numbers.top_k;
     f.top_p = top_p ? top_p[i] : numbers.top_p;
     f.min_p = min_p ? min_p[i] : numbers.min_p;
+    f.top_n_sigma = top_n_sigma ? top_n_sigma[i] : numbers.top_n_sigma;
     return f;
   }
   SPECDEC_HD Filters operator[](int64_t i) const { return at(i); }

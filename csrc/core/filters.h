@@ -10,28 +10,58 @@
 
 namespace specdec {
 
+// Sums over the finite entries of a row or of a part of it. d is an entry's distance to the row's maximum, in float64:
+// the difference of two floats may overflow.
+struct Spread {
+  double sum = 0, squares = 0;  // of d and of d * d
+  int32_t count = 0;
+
+  SPECDEC_HD void add(float z, float max) {
+    if (z == -HUGE_VALF) return;
+    const double d = double(max) - z;
+    sum += d, squares += d * d, ++count;
+  }
+  SPECDEC_HD void add(const Spread& x) { sum += x.sum, squares += x.squares, count += x.count; }
+  // The standard deviation of all these entries, so divided by `count`. Since d is 0 for the maximum, the mean's square
+  // is at most (1 - 1/count) of the mean square, and their difference is precise enough.
+  SPECDEC_HD double sigma() const {
+    const double mean = sum / count, variance = squares / count - mean * mean;
+    return variance > 0 ? sqrt(variance) : 0;
+  }
+};
+
 // The off values are the defaults.
 struct Filters {
   float temperature = 1.0f;
   int64_t top_k = 0;
   float top_p = 1.0f;
   float min_p = 0.0f;
+  float top_n_sigma = 0.0f;
 
   // A subnormal temperature counts as 0: its inverse would overflow.
   SPECDEC_HD bool greedy() const { return temperature >= 0 && temperature < FLT_MIN; }
   SPECDEC_HD bool top_k_on(int64_t V) const { return top_k > 0 && top_k < V; }
-  SPECDEC_HD bool any(int64_t V) const { return (min_p > 0 || top_p < 1 || top_k_on(V)) && !greedy(); }
-  SPECDEC_HD bool filter() const { return min_p > 0 || top_p < 1 || top_k > 0; }  // whether any is on, for some V
+  SPECDEC_HD bool any(int64_t V) const { return (by_value() || top_p < 1 || top_k_on(V)) && !greedy(); }
+  SPECDEC_HD bool filter() const { return by_value() || top_p < 1 || top_k > 0; }  // whether any is on, for some V
+  // Whether one is on whose cutoff depends on neither counts nor masses. These come before top-k and top-p.
+  SPECDEC_HD bool by_value() const { return min_p > 0 || top_n_sigma > 0; }
   SPECDEC_HD bool temperature_in_range() const { return temperature >= 0 && temperature <= FLT_MAX; }
   SPECDEC_HD bool top_p_in_range() const { return top_p > 0 && top_p <= 1; }
   SPECDEC_HD bool min_p_in_range() const { return min_p >= 0 && min_p <= 1; }
+  SPECDEC_HD bool top_n_sigma_in_range() const { return top_n_sigma >= 0 && top_n_sigma <= FLT_MAX; }
   // Data on a device cannot raise, so parameters that make no sense turn the row invalid.
-  SPECDEC_HD bool sane() const { return temperature_in_range() && top_p_in_range() && min_p_in_range(); }
+  SPECDEC_HD bool sane() const {
+    return temperature_in_range() && top_p_in_range() && min_p_in_range() && top_n_sigma_in_range();
+  }
 
   // Infinity for a greedy row. Otherwise 1 / T, which is at most 2^126, so that 2 scale log2(e) is finite.
   SPECDEC_HD float scale() const { return greedy() ? HUGE_VALF : 1.0f / temperature; }
   SPECDEC_HD float min_p_cutoff(float max) const {
     return min_p > 0 ? clamped(max + temperature * log(double(min_p))) : -FLT_MAX;
+  }
+  // top-n-sigma's cutoff; `spread` is that of the row.
+  SPECDEC_HD float top_n_sigma_cutoff(float max, const Spread& spread) const {
+    return clamped(max - top_n_sigma * spread.sigma());
   }
   // A lower bound of top-p's cutoff: V logits below it together weigh less than (1 - top_p) * total. Weights are
   // relative to the maximum's.

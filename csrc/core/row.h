@@ -101,7 +101,7 @@ class Row {
 // log_norm is relative to the maximum: it lies in [0, ln V], so a low temperature costs no precision.
 struct RowStats {
   float scale;   // 1 / T; +inf marks a greedy row
-  float cutoff;  // top-k, top-p and min-p as one threshold: logits >= cutoff are kept
+  float cutoff;  // all filters as one threshold: logits >= cutoff are kept
   // ln of the sum over kept logits of exp((z - max) * scale); the argmax id of a greedy row; NaN if the row is invalid
   float log_norm;
   float max;

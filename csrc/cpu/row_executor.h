@@ -216,6 +216,7 @@ class CpuExecutor {
   static constexpr size_t kMost = 8 * kChunk;  // the longest list
   static constexpr int kSample = 256;          // entries at equal steps along a row
   static constexpr int64_t kTold = 256;        // the largest k for which ranks exchange k entries each
+  Spread spread(const Row& row, float max) const;
   double kept_sum(const Row& row, float max, float scale, float cutoff);
   float top_k_bound(int64_t k) const;
   float top_k_over_ranks(const Row& row, int64_t k, float lo) const;

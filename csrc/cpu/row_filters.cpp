@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds which logits of a row its filters keep, in a CpuExecutor. The order is min-p, top-k, top-p. Each filter is
-// "keep z >= cutoff", so all ties stay.
+// Finds which logits of a row its filters keep, in a CpuExecutor. The order is top-n-sigma and min-p, top-k, top-p.
+// Each filter is "keep z >= cutoff", so all ties stay.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -13,6 +13,7 @@ namespace specdec {
 
 float CpuExecutor::cutoff(const Row& row, const Filters& filters, float scale, float max) {
   float kept = filters.min_p_cutoff(max);
+  if (filters.top_n_sigma > 0) kept = std::max(kept, filters.top_n_sigma_cutoff(max, spread(row, max)));
   if (filters.top_k_on(row.V) && task_) {
     kept = top_k_over_ranks(row, filters.top_k, kept);
   } else if (filters.top_k_on(row.V)) {
@@ -25,6 +26,20 @@ float CpuExecutor::cutoff(const Row& row, const Filters& filters, float scale, f
     kept = crossing(row, search);
   }
   return kept;
+}
+
+// A pass of its own, since the row's maximum is known only after the first one: sums relative to the maximum of each
+// chunk would have to be moved to the row's.
+Spread CpuExecutor::spread(const Row& row, float max) const {
+  std::vector<Spread> parts(chunks_);
+  const auto spread_of = [&](int64_t c) {
+    float buf[kChunk];
+    return rows_.spread(reader_.chunk(row, c, buf), chunk_size(row.V, c), max);
+  };
+  for_chunks(chunks_, spread_of, [&](int64_t c, const Spread& x) { parts[c] = x; });
+  Spread all;
+  for (const Spread& x : parts) all.add(x);
+  return all;
 }
 
 // The total weight of the kept logits. Stores their chunk sums in sum_.
@@ -154,7 +169,8 @@ void CpuExecutor::Search::narrow(const float (&t)[kThresholds], const double (&w
   }
 }
 
-// Starts the search for top-p's cutoff: one pass over the row weighs what min-p and top-k keep, and narrows the search.
+// Starts the search for top-p's cutoff: one pass over the row weighs what the filters before keep, and narrows the
+// search.
 void CpuExecutor::start_nucleus(const Row& row, const Filters& filters, Search& search) const {
   const Source source{row.V, &row};
   float t[kThresholds];

@@ -54,7 +54,7 @@ ShardTask::RowAsked ShardTask::asked_of(const Row& row, const Filters& filters, 
   const RowId id = row.id();
   return {*this, rows_[{key_of(id.view),
                         {int64_t(id.data), id.form, entropy, bits(filters.temperature), filters.top_k,
-                         bits(filters.top_p), bits(filters.min_p)}}]};
+                         bits(filters.top_p), bits(filters.min_p), bits(filters.top_n_sigma)}}]};
 }
 
 float ShardTask::entry(const Row& row, int64_t v) {

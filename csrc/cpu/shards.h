@@ -150,7 +150,7 @@ class ShardTask {
     std::function<void(const char* all, size_t n)> take;
   };
   using ViewKey = std::array<int64_t, 10>;
-  using RowKey = std::pair<ViewKey, std::array<int64_t, 7>>;
+  using RowKey = std::pair<ViewKey, std::array<int64_t, 8>>;
 
   static ViewKey key_of(const View& view);
   static void put_number(float z, DType dtype, char* to);  // the inverse of number_at()

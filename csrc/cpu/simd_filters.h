@@ -60,6 +60,28 @@ int find(const float* z, int n, float lo, float below, int* out) {
   return count;
 }
 
+Spread spread(Entries entries, int n, float max) {
+  D sum[2 * U] = {}, squares[2 * U] = {};
+  int count = 0;
+  with_vectors(entries, [&](auto z) {
+    for (int i = 0; i < n; i += kPad)
+      for (int u = 0; u < U; ++u) {
+        z.prefetch(i + u * W);
+        const F x = z[i + u * W];
+        const I finite = x > -HUGE_VALF;  // not so beyond the row
+        count += __builtin_popcount(bits_of(finite));
+        const F y = select(finite, x, splat(max));  // an entry at no distance adds nothing
+        const D distances[] = {double(max) - low(y), double(max) - high(y)};
+        for (int h = 0; h < 2; ++h) {
+          sum[2 * u + h] += distances[h];
+          squares[2 * u + h] += distances[h] * distances[h];
+        }
+      }
+  });
+  for (int u = 1; u < 2 * U; ++u) sum[0] += sum[u], squares[0] += squares[u];
+  return {total(sum[0]), total(squares[0]), count};
+}
+
 inline F add_where(I mask, F x, F sum) {
 #if defined(__AVX512F__)
   return (F)_mm512_mask_add_ps((__m512)sum, bits_of(mask), (__m512)sum, (__m512)x);

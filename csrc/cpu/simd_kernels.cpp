@@ -258,6 +258,7 @@ extern const RowKernels SPECDEC_TABLE(SPECDEC_ISA) = {SPECDEC_STRING(SPECDEC_ISA
                                                       total,
                                                       clipped_sums,
                                                       find,
+                                                      spread,
                                                       kept_sums};
 
 }  // namespace specdec

@@ -2,8 +2,9 @@
 // The SIMD kernels of the CPU ops, each for one chunk of a row. simd_kernels.cpp is compiled once per instruction set.
 #pragma once
 
-#include "../core/row.h"
+#include "../core/filters.h"
 #include "../core/pair_sums.h"
+#include "../core/row.h"
 
 namespace specdec {
 
@@ -83,6 +84,7 @@ struct RowKernels {
   void (*clipped_sums)(const float* p, const float* q, int n, const float* t, double* out);
   // indices of lo <= z < below, ascending; returns how many
   int (*find)(const float* z, int n, float lo, float below, int* out);
+  Spread (*spread)(Entries z, int n, float max);
   // sums of exp((z - max) * scale) over z >= t, for kThresholds t at once
   void (*kept_sums)(const float* z, int n, float max, float scale, const float* t, float* out);
 };

@@ -14,17 +14,38 @@ namespace specdec {
 
 constexpr int kSample = 4096;
 
+// The cutoff of top-n-sigma. Each thread adds its entries in the order of their ids, then the threads' sums are added
+// in the order of the threads. Not inlined, so rows without this filter need no more registers.
+SPECDEC_APART float top_n_sigma_cutoff(Row row, float max, float n) {
+  Spread own;
+  for (int c = threadIdx.x / kLanes; c < int(chunk_count(row.V)); c += kWarps) {
+#pragma unroll 1
+    for (int j = 0; j < kGroups; ++j) {
+      float z[kGroup];
+      load_groups<1>(row, c, j, -HUGE_VALF, z);
+#pragma unroll
+      for (int e = 0; e < kGroup; ++e) own.add(z[e], max);
+    }
+  }
+  Filters filters;
+  filters.top_n_sigma = n;
+  return filters.top_n_sigma_cutoff(
+      max, {block_scan(own.sum).total, block_scan(own.squares).total, block_scan(own.count).total});
+}
+
 class Nucleus : public LogitHistogram {
  public:
   // chunk_max [chunks] and lanes [chunks, 32] as chunk_stats() left them
   SPECDEC_DEVICE Nucleus(const Row& row, const float* chunk_max, const float* lanes, float max, float scale)
       : LogitHistogram(row, chunk_max, max, scale), lanes_(lanes) {}
 
-  // The common cutoff of min-p, then top-k, then top-p, and what it keeps. `total` is the sum over the whole row.
+  // The common cutoff of top-n-sigma and min-p, then top-k, then top-p, and what it keeps. `total` is the sum over the
+  // whole row.
   SPECDEC_DEVICE Kept emit(const Filters& filters, double total) {
     largest_ = by_largest(filters, row_.V);
     Kept kept;
     kept.cutoff = filters.min_p_cutoff(max_);
+    if (filters.top_n_sigma > 0) kept.cutoff = fmaxf(kept.cutoff, top_n_sigma_cutoff(row_, max_, filters.top_n_sigma));
     bool known = false;  // whether kept.mass is that of kept.cutoff
 #pragma unroll 1
     for (int stage = 0; stage < 4; ++stage) {
@@ -42,7 +63,7 @@ class Nucleus : public LogitHistogram {
         goal.mass = filters.top_p * left / kUnit;
         goal.rest = total / kUnit - goal.mass;
       } else {
-        if (known || (stage == 1 && !(filters.min_p > 0 && filters.top_p < 1))) continue;
+        if (known || (stage == 1 && !(filters.by_value() && filters.top_p < 1))) continue;
         goal.count = HUGE_VAL;  // never reached: the mass of all that is kept so far
       }
       kept = crossing(lo, goal);

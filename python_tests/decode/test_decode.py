@@ -118,6 +118,7 @@ def test_a_request_alone_and_in_a_batch(models, kind):
             top_k=[0, 5][i % 2],
             top_p=[1.0, 0.8, 1.0][i % 3],
             min_p=[0.0, 0.1][i // 4],
+            top_n_sigma=[0.0, 0.0, 1.5][i % 3],
             seed=100 + i,
         )
         for i, r in enumerate(tiny.requests())
@@ -136,11 +137,11 @@ def test_parameters_are_each_requests_own(models):
     greedy."""
     hf, target, draft = models["lean"]
     prompt = tiny.requests()[3].prompt
-    variants = [dict(top_k=1), dict(top_p=1e-6), dict(min_p=1.0), dict(temperature=0.0), dict()]
-    todo = [Request(prompt, 20, **{"temperature": 1.0, **v}, seed=i) for i, v in enumerate(variants)]
+    variants = [dict(top_k=1), dict(top_p=1e-6), dict(min_p=1.0), dict(top_n_sigma=1e-6), dict(temperature=0.0)]
+    todo = [Request(prompt, 20, **{"temperature": 1.0, **v}, seed=i) for i, v in enumerate([*variants, {}])]
     results = generate(target, todo, drafter("model", draft)).results
     expected = tiny.greedy(hf, prompt, 20)
-    assert [r.tokens == expected for r in results] == [True] * 4 + [False]
+    assert [r.tokens == expected for r in results] == [True] * 5 + [False]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -64,6 +64,7 @@ BAD_BY_NAME = {  # ranges that a type alone does not determine
     "top_k": [-2, 1 << 63, np.int64(-5)],
     "top_p": [0, 1.0001, np.float32(2), 1e-60],
     "min_p": [1.0001, torch.tensor(2.0)],
+    "top_n_sigma": [-0.1, math.inf],
 }
 GOOD = {  # by type: equal to the value that a request keeps
     list[int]: [([1, 2], x) for x in ((1, 2), range(1, 3), np.array([1, 2]), torch.tensor([1, 2], dtype=torch.int32))]

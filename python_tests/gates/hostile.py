@@ -93,6 +93,7 @@ def sampling(rng, n, prefix=""):
         "top_k": (-1, 0, 1, 2, 40, 10**6, 2**62) + ((-2, -(2**62)) if wrong else ()),
         "top_p": (1e-30, 1e-3, 0.5, 0.999, 1.0) + ((0.0, 1.5, NAN) if wrong else ()),
         "min_p": (0.0, 1e-30, 0.1, 1.0) + ((-0.1, 2.0, NAN) if wrong else ()),
+        "top_n_sigma": (0.0, 1e-30, 0.5, 2.0, 3e38) + ((-0.1, INF, NAN) if wrong else ()),
     }
     out = {}
     for name, choices in values.items():

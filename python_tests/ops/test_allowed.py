@@ -78,7 +78,7 @@ def test_the_bits_of_support_are_a_mask():
     torch.testing.assert_close(found[:, 2:], wanted[:, 2:])
 
 
-FILTERS = ({}, {"temperature": 0.0}, {"top_p": 0.9, "top_k": 30, "min_p": 0.01})
+FILTERS = ({}, {"temperature": 0.0}, {"top_n_sigma": 1.0}, {"top_p": 0.9, "top_k": 30, "min_p": 0.01})
 
 
 @pytest.mark.parametrize("filters", FILTERS)

@@ -111,9 +111,9 @@ def test_arguments_are_not_written():
 
 def test_values_are_looked_at_where_they_can_be():
     rows, temperature = torch.zeros(2, 9), torch.tensor([1.0, -1.0])
-    arguments = (rows, temperature, *[None] * 5)
+    arguments = (rows, temperature, *[None] * 6)
     with pytest.raises(RuntimeError, match="row_stats: rows.temperature must be finite and >= 0, got -1 at index 1"):
         torch.ops.specdec_check.row_stats(*arguments)
     assert torch.ops.specdec_check.row_stats(*on_meta(arguments)).shape == (2, 4)
     with pytest.raises(RuntimeError, match=r"row_stats: rows.temperature must have shape \[2\] or \[1\], got \[3\]"):
-        torch.ops.specdec_check.row_stats(*on_meta((rows, temperature.new_ones(3), *[None] * 5)))
+        torch.ops.specdec_check.row_stats(*on_meta((rows, temperature.new_ones(3), *[None] * 6)))

@@ -2,7 +2,8 @@
 """Every mutant of the sources fails the test that it names.
 
 Scale mutants lose the probability that remains once a row's likely tokens are removed; the tests at every scale find
-them. Penalty mutants penalise a row wrongly; a comparison with rows that were penalised beforehand finds them.
+them. Penalty mutants penalise a row wrongly; a comparison with rows that were penalised beforehand finds them. Filter
+mutants keep other entries than the float64 reference.
 Compiling takes about a minute for each native mutant.
 """
 
@@ -10,14 +11,14 @@ import functools
 import os
 
 import pytest
-from support import backends, scale_mutants, view_mutants
+from support import backends, filter_mutants, scale_mutants, view_mutants
 from support.mutant_packages import caught_by, cpu_package, package
 
 from tools.cuda_on_cpu.build import CSRC
 from tools.cuda_on_cpu.mutants import mutate
 
-NATIVE = scale_mutants.NATIVE | view_mutants.NATIVE
-TRITON = [*scale_mutants.TRITON.items(), *view_mutants.TRITON.items()]
+NATIVE = scale_mutants.NATIVE | view_mutants.NATIVE | filter_mutants.NATIVE
+TRITON = [item for module in (scale_mutants, view_mutants, filter_mutants) for item in module.TRITON.items()]
 
 
 def fails(name, environment, test, slower=1):

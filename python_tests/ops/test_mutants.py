@@ -2,6 +2,8 @@
 """Each mutant is the right implementation with one wrong line. The check named beside it, which the ops pass, must
 fail."""
 
+import math
+
 import pytest
 import torch
 from support import checks, tiers
@@ -65,8 +67,8 @@ class Lenience(Plain):
 
 
 class DraftTemperatureForgotten(Plain):
-    def draft_laws(self, logits, temperature, top_k, top_p, min_p):
-        return self.laws(logits, None, top_k, top_p, min_p)
+    def draft_laws(self, logits, temperature, *filters):
+        return self.laws(logits, None, *filters)
 
 
 class TiesDropped(Plain):
@@ -121,8 +123,24 @@ class DrawOneLate(Plain):
 class NucleusWithoutItsLastToken(Plain):
     """Top-p keeps the tokens below p, without the token that crosses it."""
 
-    def cutoffs(self, z, temperature, top_k, top_p, min_p):
-        return super().cutoffs(z, temperature, top_k, None if top_p is None else torch.as_tensor(top_p) * 0.93, min_p)
+    def cutoffs(self, z, temperature, top_k, top_p, *others):
+        less = None if top_p is None else torch.as_tensor(top_p) * 0.93
+        return super().cutoffs(z, temperature, top_k, less, *others)
+
+
+class DeviationOfASample(Plain):
+    """Divides the variance by n - 1."""
+
+    def deviation(self, z):
+        n = (z > -math.inf).sum(-1, keepdim=True)
+        return super().deviation(z) * (n / (n - 1).clamp(min=1)).sqrt()
+
+
+class DeviationOverForbiddenIds(Plain):
+    """Divides by the number of all entries, where only the finite ones were summed."""
+
+    def deviation(self, z):
+        return super().deviation(z) * ((z > -math.inf).double().mean(-1, keepdim=True)).sqrt()
 
 
 AGREEMENT = {"seed": 31, "B": 256, "G": 3, "V": 33}
@@ -159,6 +177,8 @@ CAUGHT = [
     (ResidualAfterTheDraftEnds, checks.check_quadrature, {}),
     (DrawOneLate, checks.check_quadrature, {}),
     (NucleusWithoutItsLastToken, checks.check_agreement, FILTERED),
+    (DeviationOfASample, checks.check_agreement, FILTERED),
+    (DeviationOverForbiddenIds, checks.check_agreement, FILTERED),
 ]
 
 

@@ -133,7 +133,7 @@ def test_nothing_but_the_op_is_called():
     assert calls_of("verify_chain", given) == ["specdec.verify_chain.default"]
 
 
-OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "top_n_sigma": 0.0}
 
 
 def test_filters_that_are_off(op_backend):
@@ -146,19 +146,24 @@ def test_filters_that_are_off(op_backend):
 
 
 NAN = float("nan")
+NANS = [NAN] * 5
 WRONG = [
-    ("row_stats", {"numbers": [1.0]}, r"row_stats: rows.numbers must hold 4 numbers or none, got 1"),
-    ("row_stats", {"numbers": [-1.0, NAN, NAN, NAN]}, r"row_stats: rows.temperature must be finite and >= 0, got -1$"),
-    ("row_stats", {"numbers": [NAN, -2, NAN, NAN]}, r"row_stats: rows.top_k must be >= 1, or 0 or -1 for off, got -2$"),
-    ("row_stats", {"numbers": [NAN, NAN, 1.5, NAN]}, r"row_stats: rows.top_p must be in \(0, 1\], got 1.5$"),
-    ("row_stats", {"numbers": [NAN, NAN, NAN, 2.0]}, r"row_stats: rows.min_p must be in \[0, 1\], got 2$"),
-    ("row_stats", {"temperature": torch.ones(1), "numbers": [1.0, NAN, NAN, NAN]},
+    ("row_stats", {"numbers": [1.0]}, r"row_stats: rows.numbers must hold 5 numbers or none, got 1"),
+    ("row_stats", {"numbers": [-1.0, *NANS[1:]]}, r"row_stats: rows.temperature must be finite and >= 0, got -1$"),
+    ("row_stats", {"numbers": [NAN, -2, *NANS[2:]]},
+     r"row_stats: rows.top_k must be >= 1, or 0 or -1 for off, got -2$"),
+    ("row_stats", {"numbers": [NAN, NAN, 1.5, *NANS[3:]]}, r"row_stats: rows.top_p must be in \(0, 1\], got 1.5$"),
+    ("row_stats", {"numbers": [*NANS[:3], 2.0, NAN]}, r"row_stats: rows.min_p must be in \[0, 1\], got 2$"),
+    ("row_stats", {"numbers": [*NANS[:4], -0.5]},
+     r"row_stats: rows.top_n_sigma must be finite and >= 0, got -0.5$"),
+    ("row_stats", {"temperature": torch.ones(1), "numbers": [1.0, *NANS[1:]]},
      r"row_stats: rows.temperature must be a tensor or a number, got both"),
     ("sample", {"first_slot": -1}, r"sample: slot must be in \[0, 2\^33\), got -1"),
     ("sample", {"slot": torch.ones(1, dtype=torch.int64), "first_slot": 2},
      r"sample: slot must be a tensor or a number, got both"),
-    ("verify_chain", {"target_numbers": [1.0] * 3}, r"verify_chain: target.numbers must hold 4 numbers or none, got 3"),
-    ("verify_chain", {"draft_numbers": [*[NAN] * 3, -1.0]}, r"verify_chain: draft.min_p must be in \[0, 1\], got -1$"),
+    ("verify_chain", {"target_numbers": [1.0] * 3}, r"verify_chain: target.numbers must hold 5 numbers or none, got 3"),
+    ("verify_chain", {"draft_numbers": [*NANS[:3], -1.0, NAN]},
+     r"verify_chain: draft.min_p must be in \[0, 1\], got -1$"),
     ("verify_chain", {"rule_numbers": [1.0]}, r"verify_chain: rule_numbers must hold 3 numbers or none, got 1"),
     ("verify_chain", {"rule_numbers": [99.0, NAN, NAN]},
      r"verify_chain: rule must be a code from 0 to 16, got 99"),

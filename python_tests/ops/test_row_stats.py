@@ -53,7 +53,11 @@ def test_every_mixture_of_parameters(backend, V, dtype):
         {"min_p": 0.1},
         {"min_p": 1.0},
         {"min_p": 1e-6},
+        {"top_n_sigma": 1.0},
+        {"top_n_sigma": 0.3, "temperature": 0.5},
+        {"top_n_sigma": FLT_MAX},
         {"min_p": 0.02, "top_k": 30, "top_p": 0.8, "temperature": 1.7},
+        {"top_n_sigma": 1.5, "min_p": 0.02, "top_k": 30, "top_p": 0.8, "temperature": 1.7},
     ],
 )
 def test_numbers_for_all_rows(backend, params):
@@ -87,6 +91,7 @@ def test_top_k_of_what_min_p_left(backend):
     for k in range(1, 24, 1 if scale(23, backend) == 23 else 4):
         assert_stats(backend, z, temperature=0.7, top_k=k, min_p=0.02)
         assert_stats(backend, z, top_k=k, min_p=0.2, top_p=0.8)
+        assert_stats(backend, z, top_k=k, top_n_sigma=0.7, top_p=0.8)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 100, 999, 1000])
@@ -116,17 +121,20 @@ def test_golden(backend):
 
 
 def test_order_of_the_filters(backend):
-    """min-p, then top-k, then top-p over the rest. With p = (.4, .3, .2, .1), top-k 3 leaves (.444, .333, .222), of
-    which top-p .75 keeps two. On the whole row it would keep three."""
+    """top-n-sigma and min-p, then top-k, then top-p over the rest. With p = (.4, .3, .2, .1), top-k 3 leaves (.444,
+    .333, .222), of which top-p .75 keeps two. On the whole row it would keep three."""
     z = ln(0.4, 0.3, 0.2, 0.1)[None]
     assert backends.run("row_stats", backend, z, top_k=3, top_p=0.75)[0, 1] == z[0, 1]
     assert backends.run("row_stats", backend, z, top_p=0.75)[0, 1] == z[0, 2]
     assert backends.run("row_stats", backend, z, min_p=0.7, top_p=0.5)[0, 1] == z[0, 0]
+    # sigma is .521; n = 1 leaves (.571, .429), of which top-p .55 keeps one. On the whole row it would keep two.
+    assert backends.run("row_stats", backend, z, top_n_sigma=1, top_p=0.55)[0, 1] == z[0, 0]
+    assert backends.run("row_stats", backend, z, top_p=0.55)[0, 1] == z[0, 1]
 
 
 def test_greedy(backend):
     z = torch.tensor([[1.0, 4.0, 4.0, -math.inf], [-math.inf, -1.0, -3.0, -2.0]])
-    got = backends.run("row_stats", backend, z, temperature=0, top_k=3, top_p=0.1)
+    got = backends.run("row_stats", backend, z, temperature=0, top_k=3, top_p=0.1, top_n_sigma=0.5)
     assert got.tolist() == [[math.inf, 4.0, 1.0, 4.0], [math.inf, -1.0, 1.0, -1.0]]
 
 
@@ -142,7 +150,7 @@ def test_invalid_rows(backend, V, temperature):
     assert torch.equal(got[-1], backends.run("row_stats", backend, z[-1:], temperature=temperature)[0])
 
 
-@pytest.mark.parametrize("params", [{}, {"top_p": 0.9}, {"top_k": 2, "min_p": 0.1}])
+@pytest.mark.parametrize("params", [{}, {"top_p": 0.9}, {"top_k": 2, "min_p": 0.1}, {"top_n_sigma": 1.0}])
 def test_extreme_values(backend, params):
     """The largest floats, subnormals, a range that overflows when subtracted, 1/T up to 1e4."""
     rows = [
@@ -198,6 +206,7 @@ def test_wide_vocabulary(backend):
         "top_k": torch.tensor([0, 50, 0, V // 8, 0, 0]),
         "top_p": torch.tensor([1.0, 0.95, 0.9, 0.999, 1.0, 1.0]),
         "min_p": torch.tensor([0.0, 0.0, 0.0, 0.0, 0.05, 0.0]),
+        "top_n_sigma": torch.tensor([0.0, 1.0, 2.5, 0.0, 3.0, 1.0]),
     }
     assert_stats(backend, z, **params)
 
@@ -235,6 +244,9 @@ def test_bad_arguments(op_backend):
             row_stats(Rows(z, top_p=top_p))
     with pytest.raises(ValueError, match=r"row_stats: rows.min_p must be in \[0, 1\], got 2"):
         row_stats(Rows(z, min_p=2))
+    for n in (-0.5, math.inf, math.nan):
+        with pytest.raises(ValueError, match=r"row_stats: rows.top_n_sigma must be finite in float32 and >= 0, got"):
+            row_stats(Rows(z, top_n_sigma=n))
     with pytest.raises(ValueError, match="row_stats: rows.top_k must be .*got -2"):
         row_stats(Rows(z, top_k=-2))
     with pytest.raises(TypeError, match="row_stats: rows.top_k must be"):
@@ -255,6 +267,9 @@ def test_bad_arguments(op_backend):
         ("top_p", math.nan),
         ("min_p", 1.5),
         ("min_p", math.nan),
+        ("top_n_sigma", -0.5),
+        ("top_n_sigma", math.inf),
+        ("top_n_sigma", math.nan),
     ],
 )
 def test_bad_values_in_tensors(op_backend, name, value):

@@ -16,6 +16,7 @@ GIVEN = {
     "top_k": 2,
     "top_p": 0.9,
     "min_p": 0.1,
+    "top_n_sigma": 1.0,
     "stats": torch.zeros(3, 4),
     "kind": "probs",
     "row": torch.zeros(3, dtype=torch.int64),
@@ -108,7 +109,7 @@ ROW_BY_ROW = [each for each in ROW_BY_ROW if not each[0].startswith("verify_")]
 @pytest.mark.parametrize("op, side", ROW_BY_ROW)
 def test_parameters_mean_what_their_stats_mean(op, side):
     arguments = plain(op, side)
-    rows = arguments[side]._replace(temperature=0.7, top_k=9, top_p=0.9, min_p=0.01)
+    rows = arguments[side]._replace(temperature=0.7, top_k=9, top_p=0.9, min_p=0.01, top_n_sigma=2.0)
     parameters = getattr(specdec_kernels, op)(**arguments | {side: rows})
     stats = getattr(specdec_kernels, op)(**arguments | {side: Rows(rows.logits, stats=row_stats(rows))})
     check_equal(parameters, stats)

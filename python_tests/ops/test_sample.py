@@ -9,6 +9,7 @@ from support.checks import ALMOST_ONE, assert_floats, ln, torch_logprob_error
 from support.plain import Plain
 
 from specdec_kernels import testing
+from specdec_kernels.registry import SAMPLING
 from specdec_kernels.rows import Rows
 
 
@@ -20,7 +21,7 @@ def assert_sample(backend, z, what="", **args):
         f"{what}: rows {(~same & (ref.margin > 1)).nonzero()[:5, 0].tolist()} differ"
     )
     tally.record(len(z), int((~same).sum()))
-    params = {k: args.get(k) for k in ("temperature", "top_k", "top_p", "min_p")}
+    params = {k: args.get(k) for k in SAMPLING}
     error = torch_logprob_error(z[:, None], params) if args.get("stats") is None else 1e-6
     assert_floats(got.logprobs[same], ref.logprobs[same], error, what)
     return got, ref

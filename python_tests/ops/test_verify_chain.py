@@ -9,6 +9,8 @@ from support import backends, cases, checks, quadrature, tiers
 from support.backends import scale
 from support.checks import ln
 
+from specdec_kernels.registry import SAMPLING
+
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 
@@ -108,10 +110,7 @@ def test_stats_handed_over(verify, backend, target, draft):
     for prefix, logits, on in (("", "target_logits", target), ("draft_", "draft_logits", draft)):
         if on:
             z = args[logits]
-            params = {
-                k: args.pop(prefix + k).repeat_interleave(z.shape[1])
-                for k in ("temperature", "top_k", "top_p", "min_p")
-            }
+            params = {k: args.pop(prefix + k).repeat_interleave(z.shape[1]) for k in SAMPLING}
             stats = backends.run("row_stats", backend, z.reshape(-1, z.shape[-1]), **params).reshape(*z.shape[:2], 4)
             args["draft_stats" if prefix else "target_stats"] = stats
     got = verify(**args)

@@ -9,6 +9,7 @@ from support import backends, cases, checks, flat, tiers
 from support.surface import tensors
 
 import specdec_kernels as sk
+from specdec_kernels.registry import SAMPLING
 
 
 def seeded(B=64, G=4, V=3001, **more):
@@ -50,7 +51,7 @@ def test_among_many(op_backend, copies, filtered):
     V = 100_001 if op_backend != "triton-interpret" else 5001
     args = seeded(B=1, G=2, V=V)
     if not filtered:
-        args = {name: x for name, x in args.items() if not name.endswith(("top_k", "top_p", "min_p"))}
+        args = {name: x for name, x in args.items() if not name.endswith(tuple(SAMPLING)[1:])}
     args["temperature"] = torch.ones(1)
     many = {
         name: x.expand(copies, *x.shape[1:]) if x.dim() > 1 or name in ("seed", "offset") else x
@@ -145,7 +146,7 @@ def test_order_of_threads_and_blocks(filtered):
     args = seeded(B=8, G=2) | {"seed": torch.arange(8) + 3}
     params = {name: x for name, x in cases.parameters(42, 8).items() if filtered or name == "temperature"}
     if not filtered:
-        args = {name: x for name, x in args.items() if not name.endswith(("top_k", "top_p", "min_p"))}
+        args = {name: x for name, x in args.items() if not name.endswith(tuple(SAMPLING)[1:])}
     z, draft = args["target_logits"][:, 0], args["draft_logits"][:, 0]
     calls = [
         ("verify_chain", args),

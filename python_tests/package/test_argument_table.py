@@ -107,7 +107,7 @@ def test_triton_refuses_what_its_function_does_not_name(change, monkeypatch, row
     change("row_stats", (*(x for x in TABLE["row_stats"] if not x.is_view), row))
     function = SimpleNamespace(row_stats=lambda results, num_rows, logits: seen.append((logits, num_rows)))
     monkeypatch.setattr(ops.importlib, "import_module", lambda name: function)
-    write, given = ops.writer_of("row_stats"), ("logits", *[None] * 5, "num_rows")
+    write, given = ops.writer_of("row_stats"), ("logits", *[None] * 6, "num_rows")
     write(None, given)
     write(None, (*given, off))
     write(None, given[:1])

@@ -43,6 +43,7 @@ BAD = {
     "--top-k": [(-2, "must be >= 1 and below 2^63, or 0 or -1 for off, got -2"), (2**63, ""), (1.5, "an integer")],
     "--top-p": [(0, "must be in (0, 1], got 0"), (1.1, "got 1.1"), ("nan", ""), ("x", "must be a number, got x")],
     "--min-p": [(-0.1, "must be in [0, 1], got -0.1"), (2, "got 2"), ("nan", "")],
+    "--top-n-sigma": [(-0.1, "must be finite in float32 and >= 0, got -0.1"), ("inf", ""), ("x", "a number")],
     "--seed": [("a", "must be an integer, got a"), (1.5, "must be an integer, got 1.5"), ("", "got ''")],
 }
 MODEL = ["--draft", "a-model"]

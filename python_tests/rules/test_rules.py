@@ -15,6 +15,7 @@ import specdec_kernels as sk
 from specdec_kernels import testing
 from specdec_kernels.reference.chain_law import chain_law
 from specdec_kernels.reference.rules.one_step import one_step
+from specdec_kernels.registry import SAMPLING
 from specdec_kernels.rules import NAMES, TABLE
 
 BF16 = torch.bfloat16
@@ -40,9 +41,7 @@ def test_stats_handed_over(verify, op_backend, method):
     want = verify(**args)
     for prefix, logits in (("", "target_logits"), ("draft_", "draft_logits")):
         z = args[logits]
-        params = {
-            k: args.pop(prefix + k).repeat_interleave(z.shape[1]) for k in ("temperature", "top_k", "top_p", "min_p")
-        }
+        params = {k: args.pop(prefix + k).repeat_interleave(z.shape[1]) for k in SAMPLING}
         stats = backends.run("row_stats", op_backend, z.reshape(-1, z.shape[-1]), **params).reshape(*z.shape[:2], 4)
         args["draft_stats" if prefix else "target_stats"] = stats
     got = verify(**args)
@@ -52,7 +51,11 @@ def test_stats_handed_over(verify, op_backend, method):
 PER_REQUEST = (*cases.PER_REQUEST, "rule", "alpha")
 
 
-OFF = {side + name: value for side in ("", "draft_") for name, value in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0))}
+OFF = {
+    side + name: value
+    for side in ("", "draft_")
+    for name, value in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0), ("top_n_sigma", 0.0))
+}
 
 
 @pytest.mark.parametrize("method", ["token", "block"])

@@ -123,7 +123,11 @@ NOT_WALKED = {  # fields that the op does not take, or that no example gives
     "sample": {"rows.row"},
     **dict.fromkeys(
         ("row_gap", "kseq_rho"),
-        {f"{side}.{x}" for side in "pq" for x in ("row", "top_k", "min_p", "penalties", "bias", "allowed")},
+        {
+            f"{side}.{x}"
+            for side in "pq"
+            for x in ("row", "top_k", "min_p", "top_n_sigma", "penalties", "bias", "allowed")
+        },
     ),
 }
 

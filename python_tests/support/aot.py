@@ -124,9 +124,9 @@ def meta(*shape: int, of: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 REAL, WHOLE, PAIRS, ONE = meta(B), meta(B, of=torch.int64), meta(B, 2), meta(1, of=torch.int64)
-FILTERS = (REAL, WHOLE, REAL, REAL)
-NUMBERS = (0.7, 50.0, 0.9, 0.01)
-NO_SAMPLING = (None,) * 5  # neither tensors nor numbers
+FILTERS = (REAL, WHOLE, REAL, REAL, REAL)
+NUMBERS = (0.7, 50.0, 0.9, 0.01, 2.5)
+NO_SAMPLING = (None,) * 6  # neither tensors nor numbers
 
 
 def every_call(dtype: torch.dtype, V: int):
@@ -149,7 +149,7 @@ def calls_of_rows(rows):
 
     yield "", lambda: ops.row_stats(rows, *NO_SAMPLING, None)
     yield "filters", lambda: ops.row_stats(rows, *FILTERS, None, None)
-    yield "numbers", lambda: ops.row_stats(rows, *NONE, NUMBERS, None)
+    yield "numbers", lambda: ops.row_stats(rows, *NO_SAMPLING[1:], NUMBERS, None)
     yield "padded", lambda: ops.row_stats(rows, *NO_SAMPLING, ONE)
     yield "", lambda: drawn()
     yield "stats", lambda: drawn(meta(B, 4))
@@ -245,7 +245,7 @@ def calls_of_chains(dtype: torch.dtype, V: int):
     yield "", lambda: chain(draft)
     yield "draft stats", lambda: chain(draft, q_stats=meta(B, G, 4))
     yield "filters", lambda: chain(draft, params=(*FILTERS, None), q_params=(*FILTERS, None))
-    yield "numbers", lambda: chain(draft, params=(*NONE, NUMBERS))
+    yield "numbers", lambda: chain(draft, params=(*NO_SAMPLING[1:], NUMBERS))
     yield "a rule for all", lambda: chain(draft, rule_numbers=(11.0, 0.3, NOT_GIVEN))
     yield "one-hot", lambda: chain()
     yield "probabilities", lambda: chain(draft, probs=1, u=u)

@@ -18,10 +18,12 @@ PER_REQUEST = (
     "top_k",
     "top_p",
     "min_p",
+    "top_n_sigma",
     "draft_temperature",
     "draft_top_k",
     "draft_top_p",
     "draft_min_p",
+    "draft_top_n_sigma",
     "seed",
     "offset",
 )
@@ -80,6 +82,7 @@ def parameters(seed, n):
         "top_k": choose([0, -1, 1, 2, 3, 20, 10**6], torch.int64),
         "top_p": choose([1.0, 1.0, 0.95, 0.8, 0.5, 0.05], torch.float32),
         "min_p": choose([0.0, 0.0, 0.02, 0.1, 1.0], torch.float32),
+        "top_n_sigma": choose([0.0, 0.0, 0.0, 0.5, 1.0, 2.0], torch.float32),
     }
 
 

@@ -13,6 +13,7 @@ from support.plain import Plain, plain_sample
 
 from specdec_kernels import testing
 from specdec_kernels.reference.banded.band import EPS
+from specdec_kernels.registry import SAMPLING
 
 ALMOST_ONE = 1 - 2.0**-53
 
@@ -64,7 +65,7 @@ def torch_logprob_error(rows, params):
 
 
 def split_params(args):
-    return {name: args.get(name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    return {name: args.get(name) for name in SAMPLING}
 
 
 def check_agreement(verify, **case):
@@ -164,7 +165,11 @@ SCENARIOS = {
         2, noise(7, 8), noise(8, 8), {"temperature": 0.7, "top_p": 0.9}, {"temperature": 1.4, "top_k": 6}
     ),
     "other filters": scenario(
-        2, noise(9, 8), noise(10, 8), {"top_k": 5, "min_p": 0.05}, {"top_p": 0.85, "temperature": 0.8}
+        2,
+        noise(9, 8),
+        noise(10, 8),
+        {"top_k": 5, "min_p": 0.05},
+        {"top_p": 0.85, "temperature": 0.8, "top_n_sigma": 1.5},
     ),
     "narrow draft": scenario(2, noise(11, 8), noise(12, 5)),
     "wide draft": scenario(2, noise(13, 5), noise(14, 8)),

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls as flat dicts, so that tests can vary single fields of Rows.
 
-Each field of a side has its own name, as in the schema (target_logits, draft_temperature). temperature, top_k, top_p
-and min_p alone are the target's. folded() makes Rows of them, which public functions and the reference take.
+Each field of a side has its own name, as in the schema (target_logits, draft_temperature). Sampling parameters
+without a side (temperature) are the target's. folded() makes Rows of them, which public functions and the reference
+take.
 """
 
 import functools
@@ -11,9 +12,9 @@ import inspect
 import specdec_kernels
 from specdec_kernels import example_calls
 from specdec_kernels.arguments import TABLE, sides
+from specdec_kernels.registry import SAMPLING
 from specdec_kernels.rows import Rows
 
-SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 FIELDS = (*SAMPLING, "stats", "kind", "row", "penalties", "bias", "allowed")
 SIDES = {  # op: the place of each of its sides among the parameters
     op: {side: list(inspect.signature(getattr(specdec_kernels, op)).parameters).index(side) for side in sides(op)}

@@ -38,10 +38,19 @@ def inverse_cdf(w, v):
 
 
 class Plain:
-    def cutoffs(self, z, temperature, top_k, top_p, min_p):
+    def deviation(self, z):
+        """Return the standard deviation of the finite entries of each row."""
+        finite = z > -math.inf
+        n, e = finite.sum(-1, keepdim=True), z.where(finite, 0.0)
+        mean = e.sum(-1, keepdim=True) / n
+        return (((e - mean).where(finite, 0.0) ** 2).sum(-1, keepdim=True) / n).sqrt()
+
+    def cutoffs(self, z, temperature, top_k, top_p, min_p, top_n_sigma):
         """Return the mask [B, R, V] of the entries of z that are kept."""
         t, k, nucleus, floor = column(temperature, 1.0), column(top_k, 0), column(top_p, 1.0), column(min_p, 0.0)
-        kept = z > -math.inf
+        kept, n = z > -math.inf, column(top_n_sigma, 0.0)
+        least = (z.amax(-1, keepdim=True) - n * self.deviation(z)).float().double()
+        kept = kept & ((n == 0) | (z >= least))
         kept = kept & (z >= (z.amax(-1, keepdim=True) + t * floor.log()).float().double())
         if (k > 0).any():
             descending = z.sort(-1, descending=True).values
@@ -62,19 +71,19 @@ class Plain:
     def argmax(self, z):
         return z.argmax(-1)  # the lowest id of a tie
 
-    def laws(self, logits, temperature=None, top_k=None, top_p=None, min_p=None):
+    def laws(self, logits, temperature=None, top_k=None, top_p=None, min_p=None, top_n_sigma=None):
         z = logits.double()
         t = column(temperature, 1.0)
         scale = (1 / torch.where(t > 0, t, 1.0)).float().double()
-        kept = self.cutoffs(z, temperature, top_k, top_p, min_p)
+        kept = self.cutoffs(z, temperature, top_k, top_p, min_p, top_n_sigma)
         p = torch.softmax(torch.where(kept, (z - z.amax(-1, keepdim=True)) * scale, -math.inf), -1)
         if (t == 0).any():
             greedy = torch.nn.functional.one_hot(self.argmax(z), z.shape[-1]).double()
             p = torch.where(t == 0, greedy, p)
         return p
 
-    def draft_laws(self, logits, temperature, top_k, top_p, min_p):
-        return self.laws(logits, temperature, top_k, top_p, min_p)
+    def draft_laws(self, logits, *params):
+        return self.laws(logits, *params)
 
     def uniforms(self, seed, offset, gamma):
         return torch.cat([philox_uniforms(seed, offset, gamma, 0), philox_uniforms(seed, offset, 1, 1)], 1)

@@ -17,6 +17,11 @@ MUTANTS = {
         "std::vector<float> some(task_->split.ranks() * k);",
         "std::vector<float> some(k);",
     ),
+    "sigma of the first rank's entries": (
+        "cpu/row_filters.cpp",
+        "for (const Spread& x : parts) all.add(x);",
+        "for (int64_t c = 0; c < chunks_; ++c)\n    if (!task_ || !task_->split.owner(c)) all.add(parts[c]);",
+    ),
     "sums of a row under the penalties of another position": ("cpu/shards.cpp", "view.position};", "0};"),
     "sums of a row with the bias of another request": ("cpu/shards.cpp", "          bias,\n", "          0,\n"),
     "penalised entries rounded as the row's are": ("cpu/shards.h", "row.view ? kFloat32 : row.dtype", "row.dtype"),

@@ -7,8 +7,8 @@ import torch
 from support import backends, flat
 from support.checks import assert_floats
 
-from specdec_kernels import reference
-from specdec_kernels.reference.banded.walks import top_p_margin
+from specdec_kernels import reference, registry
+from specdec_kernels.reference.banded.walks import filters_margin
 from specdec_kernels.reference.row_stats import params_of_rows
 
 
@@ -26,8 +26,8 @@ def kept(z, stats):
 
 
 def assert_stats(backend, z, **params):
-    filters = params_of_rows(len(z), *(params.get(k) for k in ("temperature", "top_k", "top_p", "min_p")))
-    margins = [top_p_margin(row, *each) for row, each in zip(z.double().numpy(), filters)]
+    filters = params_of_rows(len(z), *(params.get(k) for k in registry.SAMPLING))
+    margins = [filters_margin(row, *each) for row, each in zip(z.double().numpy(), filters)]
     want, clear = flat.call(reference.row_stats, z, **params), torch.tensor(margins) > 1
     got = backends.run("row_stats", backend, z, **params)
     assert got.shape == (len(z), 4)

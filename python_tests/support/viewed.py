@@ -124,6 +124,7 @@ def sampling(rng, n):
         "top_k": one(0, 1, 5, 40) if filters else None,
         "top_p": one(0.5, 0.9, 1.0) if filters else None,
         "min_p": one(0.0, 0.1) if filters else None,
+        "top_n_sigma": one(0.0, 0.5, 1.5) if filters else None,
     }
 
 
@@ -287,7 +288,7 @@ def ahead_of_time(op, V=1100, B=3, G=2):
     seen, windows = Rows(z, penalties=view._replace(drafted=drafts)), drafts.tolist()
     plain = Rows(written_out(z, seen, windows, range(B), B))
     if op == "row_stats":
-        all_of = {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.01}
+        all_of = {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.01, "top_n_sigma": 2.0}
         filters = {name: torch.tensor([x] * B) for name, x in all_of.items()}
         yield {"rows": seen._replace(**filters)}, {"rows": plain._replace(**filters)}
         numbers = sk.Penalties(1.3, 0.5, 1.5, ids, counts, row=torch.tensor([2, 0, 0]))

@@ -13,6 +13,7 @@ from support.tree_laws import draws, random_rows
 
 from specdec_kernels import reference, testing
 from specdec_kernels.reference.tree_law import distinct_trees, iid_trees, mixed
+from specdec_kernels.registry import SAMPLING
 from specdec_kernels.rules import NAMES, RULES, TABLE
 
 pytestmark = pytest.mark.not_triton  # test_verify_tree_edges.py tests that it is refused there
@@ -193,9 +194,7 @@ def test_stats_handed_over(backend, method):
     want = verify(backend)(**args)
     for side, prefix in (("target", ""), ("draft", "draft_")):
         z = args[f"{side}_logits"]
-        params = {
-            k: args.pop(prefix + k).repeat_interleave(z.shape[1]) for k in ("temperature", "top_k", "top_p", "min_p")
-        }
+        params = {k: args.pop(prefix + k).repeat_interleave(z.shape[1]) for k in SAMPLING}
         args[f"{side}_stats"] = (
             backends.run("row_stats", backend, z.flatten(0, 1), **params).float().reshape(*z.shape[:2], 4)
         )

@@ -87,6 +87,7 @@ def _sampling(group):
     option("--top-k", type=kind("top_k"), default=0, help="0: off", metavar="K")
     option("--top-p", type=kind("top_p"), default=1.0, help="1: off", metavar="P")
     option("--min-p", type=kind("min_p"), default=0.0, help="0: off", metavar="P")
+    option("--top-n-sigma", type=kind("top_n_sigma"), default=0.0, help="0: off", metavar="N")
     option("--seed", type=values.seed, default=0, help="prompt i uses seed + i; the low 64 bits count")
 
 

@@ -13,7 +13,8 @@ __all__ = ["Request"]
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt and how to continue it. The filters are off at top_k 0, top_p 1, min_p 0; temperature 0 is greedy.
+    """One prompt and how to continue it. The filters are off at top_k 0, top_p 1, min_p 0 and
+    top_n_sigma 0; temperature 0 is greedy.
 
     Every field is checked when a request is made and again when it is submitted. Numbers may be numpy's or torch's.
 
@@ -30,6 +31,7 @@ class Request:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    top_n_sigma: float = 0.0
     seed: int = 0  # any int; its low 64 bits count
     eos: tuple[int, ...] = ()  # any of these ids ends the request; it is the last token of the result
     stop: tuple[str, ...] = ()  # any of these strings ends the request (needs a tokenizer); the text ends before it

@@ -120,6 +120,7 @@ class Batch(list):
             top_k=gather("top_k", 0, torch.int64),
             top_p=gather("top_p", 1.0, torch.float32),
             min_p=gather("min_p", 0.0, torch.float32),
+            top_n_sigma=gather("top_n_sigma", 0.0, torch.float32),
         )
 
     @cached_property

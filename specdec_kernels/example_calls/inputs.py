@@ -13,6 +13,8 @@ from specdec_kernels.bias import Bias
 from specdec_kernels.penalties import Penalties, history
 from specdec_kernels.reference.build_tree import build_tree
 
+FILTERS: dict[str, Any] = {"temperature": 0.7, "top_k": 50, "top_p": 0.9, "min_p": 0.01, "top_n_sigma": 2.5}
+
 
 class Inputs:
     """A source of tensors on a device, drawn from a seed.
@@ -97,6 +99,7 @@ class Inputs:
             "top_k": self.tensor(*(5, 40, 0, -1)[:n]),
             "top_p": self.tensor(*(0.9, 1.0, 0.8, 0.5)[:n]),
             "min_p": self.tensor(*(0.05, 0.0, 0.1, 0.02)[:n]),
+            "top_n_sigma": self.tensor(*(0.0, 1.0, 1.5, 2.0)[:n]),
         }
 
     def views(self, n: int, positions: tuple[int, ...] = ()) -> Iterator[tuple[str, dict[str, Any]]]:

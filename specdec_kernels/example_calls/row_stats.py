@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+from specdec_kernels.example_calls.inputs import FILTERS
 from specdec_kernels.rows import Rows
 
 
@@ -11,7 +12,8 @@ def calls(x):
     yield "top-k", {"rows": Rows(rows, top_k=5)}
     yield "top-p", {"rows": Rows(rows, top_p=0.8)}
     yield "min-p", {"rows": Rows(rows, min_p=0.1)}
-    yield "all filters", {"rows": Rows(rows, temperature=0.7, top_k=50, top_p=0.9, min_p=0.01)}
+    yield "top-n-sigma", {"rows": Rows(rows, top_n_sigma=1.0)}
+    yield "all filters", {"rows": Rows(rows, **FILTERS)}
     yield "per row", {"rows": Rows(rows, **x.filters(3))}
     for name, given in x.row_views(3):
         yield name, {"rows": Rows(rows, temperature=0.7, top_p=0.9, **given)}

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+from specdec_kernels.example_calls.inputs import FILTERS
 from specdec_kernels.ops.row_stats import row_stats
 from specdec_kernels.rows import Rows
 
@@ -8,7 +9,7 @@ def calls(x):
     yield "two tokens", {"rows": rows, "k": 2, **x.random(3)}
     yield "one token", {"rows": rows, "slot": 5, **x.random(3)}
     yield "stats", {"rows": Rows(rows, stats=row_stats(Rows(rows, top_p=0.9))), "uniforms": x.uniforms(3, 1)}
-    yield "filters", {"rows": Rows(rows, temperature=0.7, top_k=50, top_p=0.9, min_p=0.01), **x.random(3)}
+    yield "filters", {"rows": Rows(rows, **FILTERS), **x.random(3)}
     without = {"k": 3, "replacement": False}
     yield "without replacement", {"rows": rows, "slot": x.tensor(0, 4, 9), **without, **x.random(3)}
     yield "of a few", {"rows": Rows(rows, **x.filters(3)), **without, **x.random(3)}

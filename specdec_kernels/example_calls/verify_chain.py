@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-from typing import Any
-
 import torch
 
+from specdec_kernels.example_calls.inputs import FILTERS
 from specdec_kernels.ops.row_stats import row_stats
 from specdec_kernels.registry import CHAIN_METHODS, RULES
 from specdec_kernels.rows import Rows
 
 B, G = 4, 5
 LENGTHS = (2, 0, 1, 2)  # draft lengths of a ragged batch
-FILTERS: dict[str, Any] = {"temperature": 0.7, "top_k": 50, "top_p": 0.9, "min_p": 0.01}
 
 
 def calls(x):

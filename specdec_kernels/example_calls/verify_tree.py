@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import torch
 
-from specdec_kernels.example_calls.verify_chain import FILTERS, with_stats
+from specdec_kernels.example_calls.inputs import FILTERS
+from specdec_kernels.example_calls.verify_chain import with_stats
 from specdec_kernels.registry import BY_LAW, RULES, TREE_METHODS
 from specdec_kernels.rows import Rows
 

@@ -16,7 +16,7 @@ from specdec_kernels.registry import NOT_GIVEN, ROW_KINDS, SAMPLING
 from specdec_kernels.rows import Rows
 
 row_stats = _call.op("row_stats")
-_NO_SAMPLING = (None,) * 5
+_NO_SAMPLING = (None,) * 6
 NO_PENALTIES, NO_BIAS, NO_MASK = (None,) * 7, (None,) * 3, (None,) * 2
 _PARAMETERS = tuple(SAMPLING)
 _MOST = 1e300  # of a number that C++ refuses, since it is no float32; NOT_GIVEN stands for none
@@ -57,7 +57,12 @@ def named(rows: Rows) -> str:
 
 def samples(rows: Rows) -> bool:
     """Whether a sampling parameter is given."""
-    return rows.temperature is not None or rows.top_k is not None or rows.top_p is not None or rows.min_p is not None
+    return rows.temperature is not None or filters(rows)
+
+
+def filters(rows: Rows) -> bool:
+    """Whether a filter is given."""
+    return not (rows.top_k is rows.top_p is rows.min_p is rows.top_n_sigma is None)
 
 
 def no_views(op: str, name: str, rows: Rows) -> None:
@@ -131,7 +136,7 @@ def _penalties(op: str, name: str, x: Rows, drafted: bool) -> tuple:
 
 
 def of_logits(op: str, name: str, x: Any, *, stats: bool = True, row: bool = False) -> tuple:
-    """Rows of logits [N, V] for an op that reads one row after another, taken apart: the logits, the five arguments of
+    """Rows of logits [N, V] for an op that reads one row after another, taken apart: the logits, the six arguments of
     sampling(), stats, row and the arguments of views."""
     if not isinstance(x, Rows):
         return _tensor(op, name, x), _NO_SAMPLING, None, None, ()
@@ -163,11 +168,11 @@ def check_either(op: str, name: str, rows: Rows) -> None:
 
 
 def sampling(op: str, name: str, rows: Rows) -> Sequence:
-    """temperature, top_k, top_p, min_p, each None, one number for all, or a tensor with one value per row, as the ops
-    take them: four tensors, and four numbers; None where no number is given."""
-    temperature, top_k, top_p, min_p = values = rows.temperature, rows.top_k, rows.top_p, rows.min_p
-    if temperature is None and top_k is None and top_p is None and min_p is None:  # most calls, and soon known
+    """temperature, top_k, top_p, min_p, top_n_sigma, each None, one number for all, or a tensor with one value per row,
+    as the ops take them: five tensors, and five numbers; None where no number is given."""
+    if not samples(rows):  # most calls, and soon known
         return _NO_SAMPLING
+    values = rows.temperature, rows.top_k, rows.top_p, rows.min_p, rows.top_n_sigma
     taken: list = list(_NO_SAMPLING)
     traced = _check.is_traced()
     for i, x in enumerate(values):
@@ -177,7 +182,7 @@ def sampling(op: str, name: str, rows: Rows) -> Sequence:
             dtype = torch.int64 if _PARAMETERS[i] == "top_k" else torch.float32
             taken[i] = _check.in_graph((_number(op, name, _PARAMETERS[i], x),), rows.logits.device, dtype)
         else:
-            numbers = taken[4] = taken[4] or [NOT_GIVEN] * 4
+            numbers = taken[5] = taken[5] or [NOT_GIVEN] * 5
             numbers[i] = float(_number(op, name, _PARAMETERS[i], x))
     return taken
 

@@ -9,7 +9,7 @@ from specdec_kernels.ops import _check, _rows
 from specdec_kernels.registry import ROW_KINDS
 
 _NO_VIEWS = (*_rows.NO_PENALTIES, *_rows.NO_BIAS, *_rows.NO_MASK)
-_NO_ROWS = (*(None,) * 7, ROW_KINDS["logits"], None)
+_NO_ROWS = (*(None,) * 8, ROW_KINDS["logits"], None)
 
 
 def flat(op, name, rows, by_rule):
@@ -40,7 +40,7 @@ def _code(op, name, rows, by_rule):
 
 
 def _is_greedy(rows):
-    return _check.is_greedy(rows.temperature) and rows.top_k is None and rows.top_p is None and rows.min_p is None
+    return _check.is_greedy(rows.temperature) and not _rows.filters(rows)
 
 
 def write(op, kind, run, arguments, out):

@@ -130,7 +130,7 @@ def verify_tree(
     if not TREE_METHODS[method].reads_draft:
         draft = None
     if method == "greedy":
-        target = target._replace(temperature=None, top_k=None, top_p=None, min_p=None, stats=None)
+        target = target._replace(temperature=None, top_k=None, top_p=None, min_p=None, top_n_sigma=None, stats=None)
     rules = _rules.arguments(op, method, rule, alpha, target.logits.device)
     certain = method == "greedy" or (_check.is_greedy(target.temperature) and not rules.given)
     _check.randomness(op, seed, offset, uniforms, certain)

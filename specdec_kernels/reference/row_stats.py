@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The four floats that turn a row of logits into a distribution (temperature, then min-p, top-k, top-p)."""
+"""The four floats that turn a row of logits into a distribution (temperature, then top-n-sigma, min-p, top-k,
+top-p)."""
 
 import math
 
@@ -32,11 +33,12 @@ def stats_of_rows(rows, *params):
     return [stats_of_row(z, *each) for z, each in zip(rows, params_of_rows(len(rows), *params))]
 
 
-def params_of_rows(n, temperature, top_k, top_p, min_p):
-    return zip(per_row(temperature, n, 1.0), per_row(top_k, n, 0), per_row(top_p, n, 1.0), per_row(min_p, n, 0.0))
+def params_of_rows(n, *params):
+    """Return the sampling parameters of each of n rows, in the order of SAMPLING."""
+    return zip(*(per_row(x, n, off) for x, off in zip(params, (1.0, 0, 1.0, 0.0, 0.0), strict=True)))
 
 
-def stats_of_row(z, temperature, top_k, top_p, min_p):
+def stats_of_row(z, temperature, top_k, top_p, min_p, top_n_sigma):
     finite = z[np.isfinite(z)]
     top = float(finite.max(initial=-math.inf)) + 0.0  # -0 and +0 are the same logit, stored as +0
     greedy = temperature < FLT_MIN  # the inverse of a subnormal number would overflow
@@ -47,6 +49,8 @@ def stats_of_row(z, temperature, top_k, top_p, min_p):
         return scale, top, float(np.argmax(z)), top
 
     cutoff = -FLT_MAX
+    if top_n_sigma > 0:  # e >= max - n sigma; sigma is divided by the number of finite entries
+        cutoff = max(cutoff, float(np.float32(max(top - top_n_sigma * finite.std(), -FLT_MAX))))
     if min_p > 0:  # p(v) >= min_p * max p
         cutoff = max(cutoff, float(np.float32(max(top + temperature * math.log(min_p), -FLT_MAX))))
     if 0 < top_k < len(z):  # the k-th largest; ties are kept

@@ -26,7 +26,7 @@ def row_topw(rows, score, w, *, num_rows=None):
     """
     given = rows_of(rows)
     given = seen_rows(given, present(num_rows, len(given.logits)))
-    plain = given.stats is None and given[SAMPLING_FIELDS] == (None,) * 4
+    plain = given.stats is None and given[SAMPLING_FIELDS] == (None,) * 5
     stats = None if plain else stats_of(given, num_rows)
     rows, score = numpy_rows(given.logits), score.double().tolist()
     out = RowTopw(

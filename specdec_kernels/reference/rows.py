@@ -6,7 +6,7 @@ import torch
 from ..rows import Rows
 from .padded import first
 
-SAMPLING_FIELDS = slice(1, 5)  # of Rows: temperature, top_k, top_p, min_p
+SAMPLING_FIELDS = slice(1, 6)  # of Rows: those of registry.SAMPLING
 
 
 def rows_of(x, seen=True):

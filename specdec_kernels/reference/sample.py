@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from ..registry import SAMPLING
 from .chance import GivenUniforms
 from .law import in_float64, without
 from .padded import first, padded, present
@@ -51,7 +52,7 @@ def sample(
     drawn = [draw_row(law(i), [chance_type((), x) for x in u_row], replacement) for i, u_row in enumerate(u.tolist())]
     tokens = torch.tensor([d[0] for d in drawn], dtype=torch.int64, device="cpu").reshape(n, k)
     logprobs = torch.tensor([d[1] for d in drawn], dtype=torch.float64, device="cpu").reshape(n, k)
-    plain = given_rows._replace(temperature=None, top_k=None, top_p=None, min_p=None)
+    plain = given_rows._replace(**dict.fromkeys(SAMPLING))
     drawn_from = plain._replace(stats=padded(stats, N, 0))
     return Sampled(padded(tokens, N, -1), padded(logprobs, N, 0), drawn_from)
 

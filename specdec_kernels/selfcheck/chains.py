@@ -49,12 +49,14 @@ def random_steps(generator, B, G, V, dtype):
         "top_k": choose(0, 3, 8, 20),
         "top_p": choose(1.0, 0.9),
         "min_p": choose(0.0, 0.05),
+        "top_n_sigma": choose(0.0, 1.5),
     }
     draft = {
         "temperature": choose(0.5, 1.0, 1.2),
         "top_k": choose(0, 20),
         "top_p": choose(1.0, 0.95),
         "min_p": choose(0.0, 0.02),
+        "top_n_sigma": choose(0.0, 2.0),
     }
     return p.to(dtype), q.to(dtype), target, draft
 

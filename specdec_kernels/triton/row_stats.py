@@ -9,7 +9,7 @@ import triton.language as tl
 from .core import launch
 from .core.arguments import sampling, seen_rows
 from .core.draw import first_chunk_with, first_lane_with
-from .core.filters import ONE, Block, crossing, sum_kept, top_k_bound
+from .core.filters import ONE, Block, crossing, deviation, sum_kept, top_k_bound
 from .core.launch import put_absent
 from .core.memory import is_present, load_value, names_row, number_of, some, span, start
 from .core.row import (
@@ -91,6 +91,12 @@ def filtered(side, b, block, T, scale, top, alive, S):
     given = side.sampling
     top_p = load_value(given.top_p, b, alive, 1.0)
     cutoff = tl.zeros([S.ROWS], tl.float32) - FLT_MAX
+    if given.top_n_sigma.data is not None:
+        n = load_value(given.top_n_sigma, b, alive, 0.0)
+        on = alive & (n > 0)
+        if some(on):
+            least = top.to(tl.float64) - n.to(tl.float64) * deviation(side, block, top, on, S)
+            cutoff = tl.where(on, tl.maximum(cutoff, least.to(tl.float32)), cutoff)
     if given.min_p.data is not None:
         min_p = load_value(given.min_p, b, alive, 0.0)
         on = alive & (min_p > 0)
@@ -123,7 +129,9 @@ def sane(side, b, T, mask):
     """Return whether the parameters are valid. Data on a device cannot raise, so others make the row invalid."""
     top_p = load_value(side.sampling.top_p, b, mask, 1.0)
     min_p = load_value(side.sampling.min_p, b, mask, 0.0)
-    return (T >= 0) & (T <= FLT_MAX) & (top_p > 0) & (top_p <= 1) & (min_p >= 0) & (min_p <= 1)
+    n = load_value(side.sampling.top_n_sigma, b, mask, 0.0)
+    others = (top_p > 0) & (top_p <= 1) & (min_p >= 0) & (min_p <= 1) & (n >= 0) & (n <= FLT_MAX)
+    return (T >= 0) & (T <= FLT_MAX) & others
 
 
 @triton.jit
@@ -283,8 +291,8 @@ def find_stats(
     return stats, scratch
 
 
-def row_stats(stats, logits, temperature, top_k, top_p, min_p, numbers, num_rows, views, drafted):
+def row_stats(stats, logits, temperature, top_k, top_p, min_p, top_n_sigma, numbers, num_rows, views, drafted):
     layout = launch.Layout.flat(logits.size(0), num_rows)
     rows = seen_rows(logits, views, drafted)
-    find_stats(rows, layout, sampling(temperature, top_k, top_p, min_p, numbers), stats=stats)
+    find_stats(rows, layout, sampling(temperature, top_k, top_p, min_p, top_n_sigma, numbers), stats=stats)
     put_absent(num_rows, (stats, 0))

@@ -179,12 +179,12 @@ def draw_kernel(
 
 
 def sample(
-    results, logits, temperature, top_k, top_p, min_p, numbers, stats, k, replacement, seed, offset, slot, first_slot,
-    uniforms, num_rows, views, drafted,
+    results, logits, temperature, top_k, top_p, min_p, top_n_sigma, numbers, stats, k, replacement, seed, offset, slot,
+    first_slot, uniforms, num_rows, views, drafted,
 ):  # fmt: skip
     tokens, logprobs, stats_out = results
     N, rows = logits.size(0), seen_rows(logits, views, drafted)
-    given, layout = sampling(temperature, top_k, top_p, min_p, numbers), launch.Layout.flat(N, num_rows)
+    given, layout = sampling(temperature, top_k, top_p, min_p, top_n_sigma, numbers), launch.Layout.flat(N, num_rows)
     if stats is None:
         _, scratch = find_stats(rows, layout, given, stats=stats_out)
     else:

@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) scan(const RowSta
     return;
   }
   const Row row = s.a.logits.at(0, n);
-  const Filters filters = s.a.sampling[n];
+  const Filters filters = s.a.sampling.at<kFiltered>(n);
   const ChunkTable table = s.table.row(n, chunk_count(row.V));
   reduce_chunks<kFiltered>(row, filters.scale(), s.grid.part(), s.grid.per_warp, table.under(filters, row.V));
   if (!s.grid.last()) return;

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : kResident) draws(con
     return;
   }
   const Row row = s.a.logits.at(0, n);
-  const Filters filters = s.a.sampling[n];
+  const Filters filters = s.a.sampling.at<kFiltered>(n);
   Dist q;
   if (s.a.stats_in) q = from_stats(row, stats_at(s.a.stats_in, n));
   if (q.kind == Kind::kLogits)

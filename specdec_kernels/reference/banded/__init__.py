@@ -22,7 +22,7 @@ from ..sample import sample as plain_sample
 from ..verify_chain import verify_chain as plain_chain
 from ..verify_tree import verify_tree as plain_tree
 from ..views import seen_rows
-from .walks import GivenUniforms, top_p_margin
+from .walks import GivenUniforms, filters_margin
 
 __all__ = ["sample", "verify_chain", "verify_tree"]
 
@@ -41,7 +41,7 @@ def verify_tree(*args, **kwargs):
 
 
 def sample(rows, *args, **kwargs):
-    """Run the reference's sample, with the margin of the draws and, without given stats, of the top-p cutoff."""
+    """Run the reference's sample, with the margin of the draws and, without given stats, of the filters."""
     *out, margins = with_margins(plain_sample, rows, *args, **kwargs)
     rows = rows_of(rows)
     N, n = len(rows.logits), present(kwargs.get("num_rows"), len(rows.logits))
@@ -49,7 +49,7 @@ def sample(rows, *args, **kwargs):
     filters = [math.inf] * n
     if rows.stats is None:
         params = params_of_rows(n, *first_sampling(rows, n))
-        filters = [top_p_margin(z, *each) for z, each in zip(numpy_rows(rows.logits[:n]), params)]
+        filters = [filters_margin(z, *each) for z, each in zip(numpy_rows(rows.logits[:n]), params)]
     filters = torch.tensor(filters, dtype=torch.float64, device="cpu")
     nearest = torch.cat([margins.reshape(n, out[0].shape[1]), filters[:, None]], 1).amin(1)
     return Sampled(*out, padded(nearest, N, math.inf))

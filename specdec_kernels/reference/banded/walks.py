@@ -19,7 +19,7 @@ RHO_LEVEL = 1e-6  # the largest |f(rho)| after an op's search, on the side where
 
 
 class Side(sides.Side):
-    """One side's rows with error bounds. note: called with the margin of a row's top-p cutoff."""
+    """One side's rows with error bounds. note: called with the margin of a row's cutoff."""
 
     note = staticmethod(lambda margin: None)
 
@@ -37,13 +37,35 @@ class Side(sides.Side):
 
     def stats_of(self, values, i):
         if self.rows.stats is None:
-            self.note(top_p_margin(values[i], *next(params_of_rows(1, *self.rows[SAMPLING_FIELDS]))))
+            self.note(filters_margin(values[i], *next(params_of_rows(1, *self.rows[SAMPLING_FIELDS]))))
         return super().stats_of(values, i)
 
 
-def top_p_margin(z, temperature, top_k, top_p, min_p):
+def filters_margin(z, *params):
+    """Return the distance of the filters' cutoffs from others, in error bounds."""
+    return min(top_p_margin(z, *params), top_n_sigma_margin(z, *params))
+
+
+def top_n_sigma_margin(z, temperature, top_k, top_p, min_p, top_n_sigma):
+    """Return the distance of top-n-sigma from keeping other entries, in bounds of the error of float64 sums.
+
+    No backend adds an entry to more than 1024 + V / 256 others one after another."""
+    finite = z[np.isfinite(z)]
+    sigma = float(finite.std()) if len(finite) else 0.0
+    if not (top_n_sigma > 0 and sigma > 0):
+        return math.inf
+    top = float(finite.max())
+    variance_err = 3 * (1024 + len(z) / 256) * float(((finite - top) ** 2).mean())  # of two means, one of them squared
+    bound = 2.0**-53 * (abs(top) + top_n_sigma * (4 * sigma + variance_err / (2 * sigma)))
+    with np.errstate(over="ignore"):
+        after = np.nextafter(finite.astype(np.float32), np.float32(math.inf)).astype(np.float64)
+    edges = finite / 2 + after / 2  # a cutoff up to here is rounded to the entry or below
+    return float(np.abs(edges - (top - top_n_sigma * sigma)).min()) / bound
+
+
+def top_p_margin(z, temperature, top_k, top_p, *others):
     """Return the distance of top-p from another cutoff, in error bounds."""
-    scale, cutoff, log_norm, top = stats_of_row(z, temperature, top_k, 1.0, min_p)
+    scale, cutoff, log_norm, top = stats_of_row(z, temperature, top_k, 1.0, *others)
     if top_p >= 1 or math.isnan(log_norm) or math.isinf(scale):
         return math.inf
     _, mass = masses(z[z >= cutoff], scale, top)

@@ -46,14 +46,14 @@ def numbers(given, count: int) -> tuple:
 
 
 MOST_KEPT = float(1 << 24)  # no vocabulary is larger, and float32 holds it
-_OFF = None, lambda k: k <= 0, lambda p: p == 1, lambda p: p == 0
+_OFF = None, lambda k: k <= 0, lambda p: p == 1, lambda p: p == 0, lambda n: n == 0
 
 
-def sampling(temperature, top_k, top_p, min_p, given) -> Sampling:
+def sampling(temperature, top_k, top_p, min_p, top_n_sigma, given) -> Sampling:
     """Return the sampling parameters: tensors, or numbers in their place, without filters that a number turns off."""
-    T, k, *others = numbers(given, 4)
+    T, k, *others = numbers(given, 5)
     of_all = T, None if k is None else min(k, MOST_KEPT), *others
-    tensors = temperature, top_k, top_p, min_p
+    tensors = temperature, top_k, top_p, min_p, top_n_sigma
     if all(x is None for x in (*of_all, *tensors)):
         return launch.NO_SAMPLING
     own = [
@@ -73,13 +73,14 @@ class GivenRows(NamedTuple):
     top_k: torch.Tensor | None
     top_p: torch.Tensor | None
     min_p: torch.Tensor | None
+    top_n_sigma: torch.Tensor | None
     numbers: list | None
     stats: torch.Tensor | None
     kind: int
     row: torch.Tensor | None
 
     def sampling(self) -> Sampling:
-        return sampling(*self[1:6])
+        return sampling(*self[1:7])
 
 
 class GivenViews(NamedTuple):

@@ -12,7 +12,20 @@ import triton
 import triton.language as tl
 
 from .memory import start
-from .row import FLT_MAX, LOG2E, before_each, by_row, chunk_sum, chunks_of, each, load_chunk, scaled, weight_of
+from .row import (
+    FLT_MAX,
+    LOG2E,
+    before_each,
+    by_row,
+    chunk_sum,
+    chunks_from,
+    chunks_of,
+    each,
+    load_chunk,
+    scaled,
+    sum_of,
+    weight_of,
+)
 
 LARGEST = tl.constexpr(2147483647)
 ONE = tl.constexpr(
@@ -199,6 +212,25 @@ def top_k_bound(side, block, top_k, top, on, S):
     return from_ordered(
         select(ordered(entries), tl.full(entries.shape, 1, tl.int64), lo, hi, zero, top_k.to(tl.float64))
     )
+
+
+@triton.jit
+def deviation(side, block, top, on, S):
+    """Return the standard deviation of each row's finite logits, with the sums of csrc/core/filters.h."""
+    chunks = chunks_of(side)
+    total, squares, count = start(0.0, tl.float64, S), start(0.0, tl.float64, S), start(0.0, tl.float64, S)
+    each_on, each_top = each(on, S), each(top, S)
+    for begin in range(0, chunks, S.TOGETHER):
+        c = chunks_from(begin, S)
+        z = load_chunk(side, block.each_b, block.each_row, c, each_on & (c < chunks), -float("inf"), S)
+        finite = z > -float("inf")
+        d = each_top[:, None].to(tl.float64) - tl.where(finite, z, each_top[:, None]).to(tl.float64)
+        total += sum_of(d, S)
+        squares += sum_of(d * d, S)
+        count += sum_of(finite.to(tl.float64), S)
+    n = tl.maximum(count, 1.0)
+    mean = total / n
+    return tl.sqrt(tl.maximum(squares / n - mean * mean, 0.0))
 
 
 @triton.jit

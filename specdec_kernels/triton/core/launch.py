@@ -153,7 +153,7 @@ class Layout(NamedTuple):
 
 FLAGS = {False: tl.constexpr(False), True: tl.constexpr(True)}
 NO_VALUES = Values(None, None)
-NO_SAMPLING = Sampling(*[NO_VALUES] * 4)
+NO_SAMPLING = Sampling(*[NO_VALUES] * 5)
 NO_SCRATCH, NO_STORE = Scratch(None, None), Store(None, None, None, None)
 NO_VIEWS = Views(
     FLAGS[False], *[NO_VALUES] * 3, *[None] * 6, NO_VALUES, *[None] * 5, NO_VALUES, *[None] * 6, NO_VALUES, *[None] * 9

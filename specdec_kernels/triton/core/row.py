@@ -42,6 +42,7 @@ class Sampling(NamedTuple):
     top_k: Any
     top_p: Any
     min_p: Any
+    top_n_sigma: Any
 
     def given(self) -> bool:
         return any(values.data is not None for values in self)
