@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from specdec_kernels import Rows, decode, distributed
+from specdec_kernels import decode, distributed
 from specdec_kernels.decode.models.packed_linear import PackedLinear
 
 DRAFT = Path(__file__).parents[1] / "demo" / "draft"
@@ -30,8 +30,8 @@ class ShardedDraft(decode.Draft):
     shards: distributed.Shards | None = None
 
     def verify(self, logits, batch, method, row):
-        target, given = Rows(logits, **batch.sampling, row=row), batch.rules | batch.randomness
-        return distributed.verify_chain(target, self.tokens, self.rows, method=method, shards=self.shards, **given)
+        (target, draft), given = self.sides(logits, batch, row), batch.rules | batch.randomness
+        return distributed.verify_chain(target, self.tokens, draft, method=method, shards=self.shards, **given)
 
 
 class OverRanks(decode.Drafter):
@@ -48,7 +48,7 @@ class OverRanks(decode.Drafter):
 
     def propose(self, batch):
         draft = self.drafter.propose(batch) or decode.Draft.nothing(batch)
-        return ShardedDraft(draft.tokens, draft.rows, self.shards)
+        return ShardedDraft(draft.tokens, draft.rows, draft.viewed, self.shards)
 
     def observe(self, outcome):
         self.drafter.observe(outcome)

@@ -76,6 +76,12 @@ SAMPLING = {
     "top_p": Range((1 + 2.0**-52) * 2.0**-150, 1, "in (0, 1]"),  # the least that float32 rounds to more than 0
     "min_p": Range(0, 1, "in [0, 1]"),
 }
+PENALTIES = {  # by the names of a request's fields
+    "repetition_penalty": Range((1 + 2.0**-52) * 2.0**-150, FLT_MAX, "finite in float32 and > 0"),
+    "frequency_penalty": Range(-FLT_MAX, FLT_MAX, "finite in float32"),
+    "presence_penalty": Range(-FLT_MAX, FLT_MAX, "finite in float32"),
+}
+NO_PENALTIES = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
 
 # ---- rules: how a draft is accepted, and the distribution or guarantee of the output --------------------------------
 

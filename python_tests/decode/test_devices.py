@@ -127,6 +127,19 @@ def test_sampled_is_what_the_cpu_draws(kind):
     assert [getattr(output.stats, c) for c in counted] == [getattr(cpu.stats, c) for c in counted]
 
 
+PENALTIES = ["plain", "model", "kseq", "traversal", "target_only", "hierarchical"]
+
+
+@pytest.mark.parametrize("kind", PENALTIES)
+def test_penalties_wait_no_more(kind):
+    """The lists of used tokens go to the device without a wait."""
+    todo = lambda: tiny.requests(n=4, repetition_penalty=1.3, frequency_penalty=0.5)
+    cpu = decoded(kind, InDoubles, "cpu", todo())
+    with devices.watch() as seen:
+        output = decoded(kind, InDoubles, "cuda", todo(), seen)
+    assert [r.tokens for r in output.results] == [r.tokens for r in cpu.results]
+
+
 LOSSY = [("model", "token_v3", 0.5), ("hierarchical", "token_v3", 0.5), ("model", "typical", None)]
 
 

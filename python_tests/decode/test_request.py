@@ -44,7 +44,7 @@ BAD = {  # by the type of a field: values that no field of this type accepts
     list[int]: [*NO_IDS, [], (), np.ones(0, int), torch.ones(0, dtype=torch.int64)],
     tuple[int, ...]: NO_IDS,
     int: NO_INT,
-    float: [*NO_NUMBER, math.nan, math.inf, -math.inf, -1, -0.5, 1e39, 10**400, np.float64("nan"), torch.tensor(-1.0)],
+    float: [*NO_NUMBER, math.nan, math.inf, -math.inf, 1e39, -1e39, 10**400, np.float64("nan"), torch.tensor(math.nan)],
     tuple[str, ...]: [*NOTHING, None, 1, True, "", "abc", [1], [None], [b"a"], ["a", ""], ("",), [["a"]]],
     str: [*NOTHING, None, 1, True, "", "no rule", ["exact"], ("exact",), b"exact", torch.tensor(0)],
     float | tuple[float, float] | None: [
@@ -61,9 +61,11 @@ BAD = {  # by the type of a field: values that no field of this type accepts
 }
 BAD_BY_NAME = {  # ranges that a type alone does not determine
     "max_new_tokens": [0, -1, np.int64(0), torch.tensor(-3)],
+    "temperature": [-1, -0.5, torch.tensor(-1.0)],
     "top_k": [-2, 1 << 63, np.int64(-5)],
-    "top_p": [0, 1.0001, np.float32(2), 1e-60],
-    "min_p": [1.0001, torch.tensor(2.0)],
+    "top_p": [-1, -0.5, 0, 1.0001, np.float32(2), 1e-60],
+    "min_p": [-1, -0.5, 1.0001, torch.tensor(2.0)],
+    "repetition_penalty": [-1, -0.5, 0, 1e-60, np.float32(0)],
 }
 GOOD = {  # by type: equal to the value that a request keeps
     list[int]: [([1, 2], x) for x in ((1, 2), range(1, 3), np.array([1, 2]), torch.tensor([1, 2], dtype=torch.int32))]
@@ -135,6 +137,8 @@ def test_alpha_by_its_rule():
         (dict(temperature=math.nan), "Request: temperature must be finite in float32 and >= 0, got nan"),
         (dict(temperature="1"), "Request: temperature must be a number, got '1'"),
         (dict(top_k=True), "Request: top_k must be an int, got True"),
+        (dict(repetition_penalty=0), "Request: repetition_penalty must be finite in float32 and > 0, got 0"),
+        (dict(presence_penalty=math.inf), "Request: presence_penalty must be finite in float32, got inf"),
         (dict(seed="a"), "Request: seed must be an int, got 'a'"),
         (dict(eos=2), "Request: eos must be a tuple of token ids, got 2: write (2,)"),
         (dict(eos=(None,)), "Request: eos must be a tuple of token ids, got None at index 0"),

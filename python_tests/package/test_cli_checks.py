@@ -43,6 +43,18 @@ BAD = {
     "--top-k": [(-2, "must be >= 1 and below 2^63, or 0 or -1 for off, got -2"), (2**63, ""), (1.5, "an integer")],
     "--top-p": [(0, "must be in (0, 1], got 0"), (1.1, "got 1.1"), ("nan", ""), ("x", "must be a number, got x")],
     "--min-p": [(-0.1, "must be in [0, 1], got -0.1"), (2, "got 2"), ("nan", "")],
+    "--repetition-penalty": [
+        (0, "must be finite in float32 and > 0, got 0"),
+        ("nan", ""),
+        ("inf", ""),
+        ("x", "a number"),
+    ],
+    "--frequency-penalty": [
+        ("inf", "must be finite in float32, got inf"),
+        ("nan", ""),
+        ("x", "must be a number, got x"),
+    ],
+    "--presence-penalty": [("-inf", "must be finite in float32, got -inf"), ("nan", ""), ("", "got ''")],
     "--seed": [("a", "must be an integer, got a"), (1.5, "must be an integer, got 1.5"), ("", "got ''")],
 }
 MODEL = ["--draft", "a-model"]
@@ -70,6 +82,11 @@ TOGETHER = [
     ([*MODEL, "--beams", 2, "--temperature", 1], "--beams needs --temperature 0, got --temperature 1"),
     ([*MODEL, "--beams", 2, "--rule", "chow"], "--beams needs --rule exact, got --rule chow"),
     ([*MODEL, "--beams", 2, "--stop", "x"], "--beams takes no stop strings, got --stop 'x'"),
+    ([*MODEL, "--beams", 2, "--presence-penalty", 1], "--beams takes no penalties, got --presence-penalty 1"),
+    (
+        [*MODEL, "--plain", "--rule", "chow", "--repetition-penalty", 1.5],
+        "--plain --rule chow takes no penalties, got --repetition-penalty 1.5",
+    ),
     ([*MODEL, "--alpha", 0.5], "--alpha: --rule exact takes no number, got 0.5"),
     ([*MODEL, "--rule", "diff", "--alpha", "0.1,0.2"], "--alpha: --rule diff takes at most 1 numbers, got 0.1,0.2"),
     ([*MODEL, "--rule", "diff", "--alpha", 2], "--alpha of --rule diff must be in [0, 1], got 2"),

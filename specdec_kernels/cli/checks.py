@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks for options that exclude each other, before anything is loaded."""
 
-from specdec_kernels.registry import LAWS, ONE_HOT_RULES, RULES, TREE_METHODS
+from specdec_kernels.registry import LAWS, NO_PENALTIES, ONE_HOT_RULES, RULES, TREE_METHODS
 
 __all__ = ["CASCADES", "check"]
 
@@ -25,6 +25,7 @@ def check(args) -> None:
         if rule != "exact":
             _one_of("--rule", rule, CASCADES, "--plain")
             _needs_model(f"--plain --rule {rule}", args)
+            _no_views(args, f"--plain --rule {rule}")
     elif args.method == "chain":
         _check_chain(args, rule)
     else:
@@ -39,6 +40,13 @@ def _one_of(option: str, value: str, wanted, with_: str) -> None:
 def _needs_model(option: str, args) -> None:
     if args.draft == "lookup":
         raise ValueError(f"{option} needs a draft model, got --draft lookup")
+
+
+def _no_views(args, with_: str) -> None:
+    """Raise ValueError if an option changes rows."""
+    for name, off in NO_PENALTIES.items():
+        if (value := getattr(args, name)) != off:
+            raise ValueError(f"{with_} takes no penalties, got --{name.replace('_', '-')} {value:g}")
 
 
 def _check_alpha(rule, alpha) -> None:
@@ -61,6 +69,7 @@ def _check_beams(args) -> None:
     for option, value, wanted in (("temperature", args.temperature, 0), ("rule", args.rule, "exact")):
         if value != wanted:
             raise ValueError(f"--beams needs --{option} {wanted}, got --{option} {value}")
+    _no_views(args, "--beams")
     if args.stop:
         raise ValueError(f"--beams takes no stop strings, got --stop {args.stop[0]!r}")
 

@@ -9,13 +9,14 @@ import torch
 from specdec_kernels import decode
 from specdec_kernels.decode.limits import check_method, check_rule
 from specdec_kernels.decode.sequence import Sequence
+from specdec_kernels.registry import PENALTIES, SAMPLING
 
 __all__ = ["beam_drafter", "drafter", "rehearse", "requests", "verify"]
 
 
 def requests(args, prompts: list[list[int]], eos: tuple[int, ...]) -> list[decode.Request]:
     """Return one request for each prompt, a list of ids."""
-    sampling_params = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    sampling_params = {name: getattr(args, name) for name in (*SAMPLING, *PENALTIES)}
     same = dict(max_new_tokens=args.max_new_tokens, eos=eos, stop=tuple(args.stop), rule=args.rule)
     same |= dict(alpha=args.alpha, **sampling_params)
     return [decode.Request(prompt, seed=args.seed + i, **same) for i, prompt in enumerate(prompts)]

@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from specdec_kernels.registry import RULES, SAMPLING
+from specdec_kernels.registry import PENALTIES, RULES, SAMPLING
 
 __all__ = [
     "alpha",
@@ -52,13 +52,14 @@ def seed(given: str) -> int:
 
 
 def sampling(name: str):
-    """Parse a sampling parameter and check its range."""
+    """Parse a sampling parameter or a penalty, and check its range."""
+    ranges = SAMPLING | PENALTIES
     integral = name == "top_k"
 
     def parse(given: str):
         value = number(given, int if integral else float, "an integer" if integral else "a number")
-        if value not in SAMPLING[name]:
-            raise _wrong(SAMPLING[name].says, given)
+        if value not in ranges[name]:
+            raise _wrong(ranges[name].says, given)
         return value
 
     return parse

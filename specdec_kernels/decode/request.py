@@ -2,18 +2,26 @@
 """The input of the decode loop."""
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 
 from ..ops import _rules
+from ..registry import PENALTIES
 from .request_checks import CHECKS
 
 __all__ = ["Request"]
+
+_VIEWS = (*PENALTIES,)
 
 
 @dataclass(frozen=True)
 class Request:
     """One prompt and how to continue it. The filters are off at top_k 0, top_p 1, min_p 0; temperature 0 is greedy.
+
+    Penalties are off at repetition 1, frequency 0, presence 0; sk.Penalties has their definitions. They count the
+    output so far, and repetition also the prompt. Draft tokens are verified under the penalties of their positions, so
+    the output is that of plain decoding with the same penalties.
 
     Every field is checked when a request is made and again when it is submitted. Numbers may be numpy's or torch's.
 
@@ -35,8 +43,17 @@ class Request:
     stop: tuple[str, ...] = ()  # any of these strings ends the request (needs a tokenizer); the text ends before it
     rule: str = "exact"
     alpha: float | tuple[float, float] | None = None  # the rule's parameters, None for its defaults
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
 
     def __post_init__(self):
         for field in fields(self):
             object.__setattr__(self, field.name, CHECKS[field.name](field.name, getattr(self, field.name)))
         _rules.arguments("Request", "token", self.rule, self.alpha, torch.device("cpu"))
+
+    @property
+    def views(self) -> dict[str, Any]:
+        """The fields that change rows before they are sampled from, those that are on, with their values."""
+        given = {x.name: (getattr(self, x.name), x.default) for x in fields(self) if x.name in _VIEWS}
+        return {name: value for name, (value, off) in given.items() if value != off}

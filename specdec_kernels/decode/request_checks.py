@@ -5,10 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..ops import _check
-from ..registry import RULES, SAMPLING
+from ..registry import PENALTIES, RULES, SAMPLING
 from ..seeds import signed
 
 __all__ = ["CHECKS"]
+
+_RANGES = SAMPLING | PENALTIES
 
 
 def _shown(x: object) -> str:
@@ -113,10 +115,10 @@ def _number(name: str, x: Any) -> float:
 
 
 def _parameter(name: str, x: Any) -> Any:
-    """Return a sampling parameter that is in its range."""
+    """Return a sampling parameter or a penalty that is in its range."""
     number = (_integer if name == "top_k" else _number)(name, x)
-    if number not in SAMPLING[name]:
-        _fail(ValueError, name, SAMPLING[name].says, _check.shown(number))
+    if number not in _RANGES[name]:
+        _fail(ValueError, name, _RANGES[name].says, _check.shown(number))
     return number if name == "top_k" else float(number)
 
 
@@ -146,7 +148,7 @@ def _alpha(name: str, x: Any) -> Any:
 CHECKS: dict[str, Callable[[str, Any], Any]] = {  # for every field of a Request: (name, given value) -> stored value
     "prompt": _prompt,
     "max_new_tokens": _count,
-    **dict.fromkeys(SAMPLING, _parameter),
+    **dict.fromkeys(_RANGES, _parameter),
     "seed": _seed,
     "eos": _eos,
     "stop": _strings,

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain decoding under a request's penalties, token by token: whole texts are read again for each token, and each
+penalty is written out in float32, one id at a time."""
+
+import numpy as np
+import torch
+
+F = np.float32
+
+
+def seen(z, request, output):
+    """Return a row [V] of logits as the request sees it after `output`, float32."""
+    z = np.array(z, dtype=F)
+    for v in range(len(z)):
+        count = output.count(v)
+        if v in request.prompt or count:
+            z[v] = z[v] / F(request.repetition_penalty) if z[v] > 0 else z[v] * F(request.repetition_penalty)
+        z[v] = z[v] - F(F(request.frequency_penalty) * F(count))
+        z[v] = z[v] - F(request.presence_penalty) if count else z[v]
+    return z
+
+
+@torch.inference_mode()
+def row(model, request, output):
+    return seen(model(torch.tensor([request.prompt + output])).logits[0, -1].float().numpy(), request, output)
+
+
+def greedy(model, request):
+    """Return the request's greedy tokens."""
+    output = []
+    while len(output) < request.max_new_tokens and not (output and output[-1] in request.eos):
+        output.append(int(row(model, request, output).argmax()))
+    return output
+
+
+def laws(model, request):
+    """Return a cached function: prefix of the output -> the distribution of the next token [V], float64."""
+    known = {}
+
+    def law(prefix):
+        if prefix not in known:
+            z = torch.from_numpy(row(model, request, list(prefix))).double()
+            known[prefix] = torch.softmax(z / request.temperature, -1).numpy()
+        return known[prefix]
+
+    return law
