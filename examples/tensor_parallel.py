@@ -45,6 +45,7 @@ class OverRanks(decode.Drafter):
     def __init__(self, drafter, shards):
         self.drafter, self.parts, self.shards = drafter, (drafter,), shards
         self.num_lookahead, self.rules, self.verifies = drafter.num_lookahead, drafter.rules, drafter.verifies
+        self.draws_viewed = drafter.draws_viewed
 
     def propose(self, batch):
         draft = self.drafter.propose(batch) or decode.Draft.nothing(batch)

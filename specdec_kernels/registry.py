@@ -195,6 +195,8 @@ RULES = {
     ),
 }
 LAWS = tuple(name for name, rule in RULES.items() if rule.defines_distribution)
+# Rules that never accept a draft with p = 0. Under the others a drafted id that the target forbids may be emitted.
+REJECT_FORBIDDEN = ("exact", "lenience", "lossy", "typical", "relaxed", "thresholds")
 # Rules for one-hot drafts. A rule that mixes the distributions of both models makes no sense for them.
 ONE_HOT_RULES = tuple(name for name, rule in RULES.items() if name == "exact" or not rule.defines_distribution)
 

@@ -127,13 +127,14 @@ def test_sampled_is_what_the_cpu_draws(kind):
     assert [getattr(output.stats, c) for c in counted] == [getattr(cpu.stats, c) for c in counted]
 
 
-PENALTIES = ["plain", "model", "kseq", "traversal", "target_only", "hierarchical"]
+VIEWED = ["plain", "model", "kseq", "traversal", "target_only", "hierarchical"]
 
 
-@pytest.mark.parametrize("kind", PENALTIES)
-def test_penalties_wait_no_more(kind):
-    """The lists of used tokens go to the device without a wait."""
-    todo = lambda: tiny.requests(n=4, repetition_penalty=1.3, frequency_penalty=0.5)
+@pytest.mark.parametrize("kind", VIEWED)
+def test_penalties_and_biases_wait_no_more(kind):
+    """The lists of used tokens and the biases go to the device without a wait."""
+    views = dict(repetition_penalty=1.3, frequency_penalty=0.5, logit_bias={3: 1.0}, min_tokens=9, eos=(1, 2, 4, 7))
+    todo = lambda: tiny.requests(n=4, **views)
     cpu = decoded(kind, InDoubles, "cpu", todo())
     with devices.watch() as seen:
         output = decoded(kind, InDoubles, "cuda", todo(), seen)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain decoding under a request's penalties, token by token: whole texts are read again for each token, and each
-penalty is written out in float32, one id at a time."""
+"""Plain decoding under what a request changes in its rows, token by token: whole texts are read again for each token,
+and each change is written out in float32, one id at a time."""
 
 import numpy as np
 import torch
@@ -11,6 +11,10 @@ F = np.float32
 def seen(z, request, output):
     """Return a row [V] of logits as the request sees it after `output`, float32."""
     z = np.array(z, dtype=F)
+    for v, value in (request.logit_bias or {}).items():
+        z[v] += F(value)
+    for v in request.eos if len(output) < request.min_tokens else ():
+        z[v] = -np.inf
     for v in range(len(z)):
         count = output.count(v)
         if v in request.prompt or count:
@@ -44,3 +48,14 @@ def laws(model, request):
         return known[prefix]
 
     return law
+
+
+def texts(law, request):
+    """Return {tokens: probability} of the request's outputs, which end at `eos` or at `max_new_tokens`."""
+    found, open_texts = {}, {(): 1.0}
+    while open_texts:
+        longer = {(*t, v): m * x for t, m in open_texts.items() for v, x in enumerate(law(t).tolist()) if x > 0}
+        over = [t for t in longer if t[-1] in request.eos or len(t) == request.max_new_tokens]
+        found |= {t: longer.pop(t) for t in over}
+        open_texts = longer
+    return found

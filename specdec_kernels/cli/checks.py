@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks for options that exclude each other, before anything is loaded."""
 
-from specdec_kernels.registry import LAWS, NO_PENALTIES, ONE_HOT_RULES, RULES, TREE_METHODS
+from specdec_kernels.registry import INF, LAWS, NO_PENALTIES, ONE_HOT_RULES, REJECT_FORBIDDEN, RULES, TREE_METHODS
 
 __all__ = ["CASCADES", "check"]
 
@@ -17,6 +17,7 @@ def check(args) -> None:
     if args.threads and args.device != "cpu":
         raise ValueError(f"--threads is of the CPU, got --device {args.device}")
     _check_alpha(rule, args.alpha)
+    _check_forbidden(args)
     if args.graphs and args.device == "cpu":
         raise ValueError("--graphs needs a GPU, got --device cpu")
     if args.beams:
@@ -44,9 +45,26 @@ def _needs_model(option: str, args) -> None:
 
 def _no_views(args, with_: str) -> None:
     """Raise ValueError if an option changes rows."""
-    for name, off in NO_PENALTIES.items():
-        if (value := getattr(args, name)) != off:
-            raise ValueError(f"{with_} takes no penalties, got --{name.replace('_', '-')} {value:g}")
+    for name, off in (NO_PENALTIES | {"min_tokens": 0}).items():
+        flag, value = "--" + name.replace("_", "-"), getattr(args, name)
+        if value != off:
+            raise ValueError(f"{with_} needs {flag} {off:g}, got {flag} {value:g}")
+    for token, value in args.logit_bias:
+        raise ValueError(f"{with_} takes no bias, got --logit-bias {token}={value:g}")
+
+
+def _check_forbidden(args) -> None:
+    """Check the options that forbid ids."""
+    if args.min_tokens > args.max_new_tokens:
+        raise ValueError(f"--min-tokens must be <= --max-new-tokens {args.max_new_tokens}, got {args.min_tokens}")
+    ids = [token for token, _ in args.logit_bias]
+    for token in ids:
+        if ids.count(token) > 1:
+            raise ValueError(f"--logit-bias must be given once for each id, got {token} {ids.count(token)} times")
+    forbids = [f"--logit-bias {token}={value:g}" for token, value in args.logit_bias if value == -INF]
+    forbids += [f"--min-tokens {args.min_tokens}"] * bool(args.min_tokens)
+    if args.rule == "synthetic" and forbids:
+        raise ValueError(f"--rule must be one of {', '.join(REJECT_FORBIDDEN)} with {forbids[0]}, got synthetic")
 
 
 def _check_alpha(rule, alpha) -> None:

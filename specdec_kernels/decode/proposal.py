@@ -27,7 +27,7 @@ class Proposal(Protocol):
     """
 
     tokens: torch.Tensor  # [n, G] int64, to be scored after each request's last token; -1 where there is none
-    # Whether `verify` reads rows under batch.views. If not, requests with penalties end with an error.
+    # Whether `verify` reads rows under batch.views. If not, requests with views end with an error.
     takes_views: ClassVar[bool] = False
 
     @property
@@ -146,6 +146,7 @@ class Drafter(Protocol):
     rules: tuple[str, ...]  # rules under which its drafts can be verified
     verifies: tuple[str, ...]  # methods of verify_chain for its chains: "token", "block"; a tree has its own method
     chains: bool = True  # whether its proposals are chains
+    draws_viewed: bool = False  # whether all its drafts are drawn under batch.views
     over_ranks: bool = False  # whether other processes take the same steps and verify them together
 
     @property

@@ -130,7 +130,7 @@ class Batch(list):
 
     @cached_property
     def views(self) -> Views:
-        """The requests' penalties, as fields of sk.Rows."""
+        """What the requests change in their rows, as fields of sk.Rows."""
         return Views(self)
 
     @cached_property

@@ -3,7 +3,9 @@
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from math import inf
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ import torch
 import specdec_kernels as sk
 
 from ..registry import NO_PENALTIES
-from .transfers import send
+from .transfers import send, upload, upload_rows
 
 __all__ = ["History", "Views"]
 
@@ -39,7 +41,7 @@ class History:
 
 
 class Views:
-    """The penalties of a batch's requests.
+    """The penalties and biases of a batch's requests. A bias holds `logit_bias`, and `min_tokens` by the position.
 
     The methods return fields of sk.Rows. The dict is empty if no request changes its rows.
     """
@@ -66,11 +68,12 @@ class Views:
 
     def chain(self, tokens: torch.Tensor) -> dict:
         """Return the fields of a side of verify_chain, of drafts [n, G]."""
-        return self._fields()
+        n, G = tokens.shape
+        return self._fields(lambda: torch.arange(G + 1, device=tokens.device).expand(n, -1))
 
     def tree(self, parents: torch.Tensor, tokens: torch.Tensor) -> dict:
         """Return the fields of a side of verify_tree. parents, tokens [n, N]: as it takes them."""
-        return self._fields()
+        return self._fields(lambda: sk.tree_mask(parents).depth)
 
     def after_chain(self, drawn: list[torch.Tensor]) -> dict:
         """Return the fields of rows [n, V], each after the drafts of its request. drawn: [n, 1] of each position."""
@@ -92,16 +95,22 @@ class Views:
 
     def after(self, drafted: torch.Tensor) -> dict:
         """Return the fields of rows [n W, V], W of each request. drafted [n, W, i]: the drafts before each; -1 pads."""
-        fields = self._fields()
+        n, W, drafts = drafted.shape
+        fields = self._fields(lambda: torch.full((n, W), drafts, device=drafted.device))
+        if "bias" in fields:
+            fields["bias"] = fields["bias"]._replace(row=fields["bias"].row.flatten())
         if "penalties" in fields:
-            (n, W, _), given = drafted.shape, fields["penalties"]
+            given = fields["penalties"]
             amounts = {name: None if x is None else x.repeat_interleave(W) for name, x in zip(given._fields, given[:3])}
             row = torch.arange(n, device=drafted.device).repeat_interleave(W)
             fields["penalties"] = given._replace(**amounts, row=row, drafted=drafted.flatten(0, 1))
         return fields
 
-    def _fields(self) -> dict:
-        found = dict(penalties=self._penalties())
+    def _fields(self, depth: Callable[[], torch.Tensor]) -> dict:
+        """Return the views of positions [n, P]. depth: returns how many drafts are before each."""
+        if not self:
+            return {}
+        found = dict(penalties=self._penalties(), bias=self._bias(depth))
         return {name: view for name, view in found.items() if view is not None}
 
     def _penalties(self) -> sk.Penalties | None:
@@ -125,3 +134,30 @@ class Views:
             counts += h.counts + array("i", [0] * (H - len(h.ids)))
         flat = (torch.frombuffer(x, dtype=torch.int32).view(-1, H) for x in (ids, counts))
         return tuple(send(x, self._batch.device) for x in flat)
+
+    def _bias(self, depth: Callable[[], torch.Tensor]) -> sk.Bias | None:
+        requests = [s.request for s in self._batch]
+        emitted = [len(s.tokens) - len(s.request.prompt) for s in self._batch]
+        early = [max(0, r.min_tokens - done) if r.eos else 0 for r, done in zip(requests, emitted)]
+        if not any(early) and not any(r.logit_bias for r in requests):
+            return None
+        ids, values, number = self._biases
+        late = depth() >= upload(early, self._batch.device)[:, None]
+        first = 2 * torch.arange(len(requests), device=self._batch.device)[:, None]
+        return sk.Bias(ids, values, number[first + late])
+
+    @cached_property
+    def _biases(self) -> tuple[torch.Tensor, ...]:
+        """Two lists of each request: list 2 b applies before its min_tokens, list 2 b + 1 after.
+
+        ids, values [2 n, I], and the number [2 n] of each list, -1 if it is empty.
+        """
+        lists: list[dict[int, float]] = []
+        for s in self._batch:
+            always = s.request.logit_bias or {}
+            lists += [always | dict.fromkeys(s.request.eos, -inf), always]
+        number = [i if entries else -1 for i, entries in enumerate(lists)]
+        values = [[*entries.values()] for entries in lists]
+        device, I = self._batch.device, max(map(len, lists))
+        values = [row + [0.0] * (I - len(row)) for row in values]
+        return upload_rows([[*x] for x in lists], device), upload(values, device, torch.float32), upload(number, device)

@@ -95,6 +95,7 @@ class HierarchicalDrafter(Drafter):
     """
 
     rules, verifies = tuple(RULES), ("token", "block")
+    draws_viewed = True
 
     def __init__(self, model, drafter: Drafter, gamma: int | str = 8, max_gamma: int = 16, verify: str = "token"):
         check_model("HierarchicalDrafter", "model", model)

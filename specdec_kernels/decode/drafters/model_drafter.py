@@ -36,6 +36,7 @@ class ModelDrafter(Drafter):
     """
 
     rules, verifies = tuple(RULES), ("token", "block")
+    draws_viewed = True
 
     def __init__(self, model, gamma: int | str = 4, max_gamma: int = 8):
         self.gamma = make_gamma("ModelDrafter", gamma, max_gamma)
