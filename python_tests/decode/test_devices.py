@@ -141,6 +141,18 @@ def test_penalties_and_biases_wait_no_more(kind):
     assert [r.tokens for r in output.results] == [r.tokens for r in cpu.results]
 
 
+@pytest.mark.parametrize("kind", VIEWED)
+def test_masks_are_made_of_drafts_that_are_read(kind):
+    """A function on the host needs the drafts, so they are read as they are drawn. Tokens are the CPU's."""
+    even = torch.tensor([0x55555555], dtype=torch.int32)
+    todo = lambda: tiny.requests(n=4, allowed=lambda text: even if len(text) % 3 else None)
+    cpu = decoded(kind, InDoubles, "cpu", todo())
+    with devices.watch():
+        output = decoded(kind, InDoubles, "cuda", todo())
+    assert [r.tokens for r in output.results] == [r.tokens for r in cpu.results]
+    assert all(t % 2 == 0 for r in output.results for i, t in enumerate(r.tokens) if i % 3)
+
+
 LOSSY = [("model", "token_v3", 0.5), ("hierarchical", "token_v3", 0.5), ("model", "typical", None)]
 
 

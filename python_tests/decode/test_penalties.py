@@ -203,6 +203,16 @@ def test_without_penalties_the_ops_get_none(models, monkeypatch):
         generate(target, [Request([1], 3, presence_penalty=1.0)], ModelDrafter(draft))
 
 
+@pytest.mark.parametrize("vocab", [20, 40])
+def test_a_draft_vocabulary_of_another_size(models, vocab):
+    """The lists hold ids that a narrower draft model lacks. A wider one drafts ids that the target lacks."""
+    hf, target, _ = models
+    draft, todo = adapt(tiny.llama(6, vocab)), [replace(r, logit_bias={30: 1.0}) for r in mixed()]
+    expected = [plain_views.greedy(hf, r) for r in todo]
+    for kind in ("model", "target_only", "kseq"):
+        assert [r.tokens for r in generate(target, todo, EVERY[kind](draft), max_batch=3).results] == expected
+
+
 def test_lists_grow_as_history_makes_them():
     rng = random.Random(3)
     prompt, output = [rng.randrange(50) for _ in range(20)], []

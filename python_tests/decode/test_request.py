@@ -4,6 +4,8 @@
 import dataclasses
 import math
 import re
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,6 +75,7 @@ BAD_BY_NAME = {  # ranges that a type alone does not determine
     "min_tokens": [-1, np.int64(-1), 10**6],
     "repetition_penalty": [-1, -0.5, 0, 1e-60, np.float32(0)],
 }
+BAD[Callable[[list[int]], Any] | None] = [1, "abc", [abs], {}, torch.ones(2), True]
 GOOD = {  # by type: equal to the value that a request keeps
     list[int]: [([1, 2], x) for x in ((1, 2), range(1, 3), np.array([1, 2]), torch.tensor([1, 2], dtype=torch.int32))]
     + [([1, 2], [np.int64(1), torch.tensor(2)]), ([1, 2], np.array([1, 2], np.uint8))],
@@ -82,6 +85,7 @@ GOOD = {  # by type: equal to the value that a request keeps
     tuple[str, ...]: [((), ()), (("a", "b"), ["a", "b"]), (("a",), (np.str_("a"),))],
     str: [("exact", "exact"), ("typical", np.str_("typical"))],
     float | tuple[float, float] | None: [(None, None)],
+    Callable[[list[int]], Any] | None: [(None, None), (abs, abs)],
     dict[int, float] | None: [
         (None, None),
         (None, {}),
@@ -153,6 +157,7 @@ def test_alpha_by_its_rule():
         (dict(repetition_penalty=0), "Request: repetition_penalty must be finite in float32 and > 0, got 0"),
         (dict(presence_penalty=math.inf), "Request: presence_penalty must be finite in float32, got inf"),
         (dict(seed="a"), "Request: seed must be an int, got 'a'"),
+        (dict(allowed=[1]), "Request: allowed must be a function of a list of token ids, or None, got list"),
         (dict(min_tokens=-1), "Request: min_tokens must be >= 0, got -1"),
         (dict(min_tokens=65), "Request: min_tokens must be <= max_new_tokens=64, got 65"),
         (dict(logit_bias=[1]), "Request: logit_bias must be a dict {token id: number}, got list"),

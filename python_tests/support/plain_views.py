@@ -21,6 +21,9 @@ def seen(z, request, output):
             z[v] = z[v] / F(request.repetition_penalty) if z[v] > 0 else z[v] * F(request.repetition_penalty)
         z[v] = z[v] - F(F(request.frequency_penalty) * F(count))
         z[v] = z[v] - F(request.presence_penalty) if count else z[v]
+    if request.allowed is not None and (words := request.allowed(list(output))) is not None:
+        for v in range(len(z)):
+            z[v] = z[v] if v // 32 < len(words) and int(words[v // 32]) >> v % 32 & 1 else -np.inf
     return z
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The input of the decode loop."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -12,7 +13,7 @@ from .request_checks import CHECKS
 
 __all__ = ["Request"]
 
-_VIEWS = (*PENALTIES, "logit_bias", "min_tokens")
+_VIEWS = (*PENALTIES, "logit_bias", "min_tokens", "allowed")
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Request:
 
     Penalties are off at repetition 1, frequency 0, presence 0; sk.Penalties has their definitions. They count the
     output so far, and repetition also the prompt. Draft tokens are verified under the penalties of their positions, so
-    the output is that of plain decoding with the same penalties. The same holds for logit_bias and min_tokens.
+    the output is that of plain decoding with the same penalties. The same holds for logit_bias, min_tokens and allowed.
 
     Every field is checked when a request is made and again when it is submitted. Numbers may be numpy's or torch's.
 
@@ -48,6 +49,9 @@ class Request:
     presence_penalty: float = 0.0
     logit_bias: dict[int, float] | None = None  # {id: number that is added to its logits}; -inf forbids the id
     min_tokens: int = 0  # ids of `eos` are forbidden before that many tokens; a stop string may still end the request
+    # Returns which ids may follow the output so far, a list of ids: int32 words as sk.Allowed takes them, or None for
+    # all. It is asked for each position of a draft, with the draft tokens before it, as long as it allows them.
+    allowed: Callable[[list[int]], Any] | None = None
 
     def __post_init__(self):
         for field in fields(self):
@@ -66,6 +70,8 @@ class Request:
     @property
     def forbids(self) -> str | None:
         """The name of a field that forbids ids; None if none does."""
+        if self.allowed is not None:
+            return "allowed"
         if self.logit_bias is not None and -INF in self.logit_bias.values():
             return "logit_bias"
         return "min_tokens" if self.min_tokens and self.eos else None

@@ -171,6 +171,12 @@ def _alpha(name: str, x: Any) -> Any:
     return tuple(map(_plain, pair))
 
 
+def _allowed(name: str, x: Any) -> Any:
+    if x is not None and not callable(x):
+        _fail(TypeError, name, "a function of a list of token ids, or None", _shown(x))
+    return x
+
+
 CHECKS: dict[str, Callable[[str, Any], Any]] = {  # for every field of a Request: (name, given value) -> stored value
     "prompt": _prompt,
     "max_new_tokens": _count,
@@ -182,4 +188,5 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {  # for every field of a Request
     "alpha": _alpha,
     "logit_bias": _bias,
     "min_tokens": _at_least_0,
+    "allowed": _allowed,
 }

@@ -13,6 +13,7 @@ import torch
 import specdec_kernels as sk
 
 from ..registry import NO_PENALTIES
+from .masks import Masks, Path
 from .transfers import send, upload, upload_rows
 
 __all__ = ["History", "Views"]
@@ -41,7 +42,7 @@ class History:
 
 
 class Views:
-    """The penalties and biases of a batch's requests. A bias holds `logit_bias`, and `min_tokens` by the position.
+    """The penalties, biases and masks of a batch's requests. A bias holds `logit_bias`, and `min_tokens` by position.
 
     The methods return fields of sk.Rows. The dict is empty if no request changes its rows.
     """
@@ -50,6 +51,7 @@ class Views:
         self._batch, self._any = batch, any(s.request.views for s in batch)
         self._penalised = [not NO_PENALTIES.keys().isdisjoint(s.request.views) for s in batch]
         self._amounts = [batch.gather(name, off) for name, off in NO_PENALTIES.items()]
+        self._masks = Masks(batch) if any(s.request.allowed for s in batch) else None
         self._made: list[int] = []  # the sequences' lengths when _history was uploaded
         self._history: tuple[torch.Tensor, ...] = ()
 
@@ -69,11 +71,15 @@ class Views:
     def chain(self, tokens: torch.Tensor) -> dict:
         """Return the fields of a side of verify_chain, of drafts [n, G]."""
         n, G = tokens.shape
-        return self._fields(lambda: torch.arange(G + 1, device=tokens.device).expand(n, -1))
+
+        def paths():
+            return [[tuple(row[:i]) for i in range(G + 1)] for row in self._read(tokens)[0]]
+
+        return self._fields(lambda: torch.arange(G + 1, device=tokens.device).expand(n, -1), paths)
 
     def tree(self, parents: torch.Tensor, tokens: torch.Tensor) -> dict:
         """Return the fields of a side of verify_tree. parents, tokens [n, N]: as it takes them."""
-        return self._fields(lambda: sk.tree_mask(parents).depth)
+        return self._fields(lambda: sk.tree_mask(parents).depth, lambda: [*map(_paths, *self._read(parents, tokens))])
 
     def after_chain(self, drawn: list[torch.Tensor]) -> dict:
         """Return the fields of rows [n, V], each after the drafts of its request. drawn: [n, 1] of each position."""
@@ -96,9 +102,14 @@ class Views:
     def after(self, drafted: torch.Tensor) -> dict:
         """Return the fields of rows [n W, V], W of each request. drafted [n, W, i]: the drafts before each; -1 pads."""
         n, W, drafts = drafted.shape
-        fields = self._fields(lambda: torch.full((n, W), drafts, device=drafted.device))
-        if "bias" in fields:
-            fields["bias"] = fields["bias"]._replace(row=fields["bias"].row.flatten())
+
+        def paths():
+            rows = self._read(drafted.flatten(1))[0]
+            return [[tuple(row[i * drafts : (i + 1) * drafts]) for i in range(W)] for row in rows]
+
+        fields = self._fields(lambda: torch.full((n, W), drafts, device=drafted.device), paths)
+        for name in fields.keys() & {"bias", "allowed"}:
+            fields[name] = fields[name]._replace(row=fields[name].row.flatten())
         if "penalties" in fields:
             given = fields["penalties"]
             amounts = {name: None if x is None else x.repeat_interleave(W) for name, x in zip(given._fields, given[:3])}
@@ -106,12 +117,18 @@ class Views:
             fields["penalties"] = given._replace(**amounts, row=row, drafted=drafted.flatten(0, 1))
         return fields
 
-    def _fields(self, depth: Callable[[], torch.Tensor]) -> dict:
-        """Return the views of positions [n, P]. depth: returns how many drafts are before each."""
+    def _fields(self, depth: Callable[[], torch.Tensor], paths: Callable[[], list]) -> dict:
+        """Return the views of positions [n, P]. depth, paths: return how many drafts are before each, and which."""
         if not self:
             return {}
-        found = dict(penalties=self._penalties(), bias=self._bias(depth))
+        allowed = None if self._masks is None else self._masks.after(paths())
+        found = dict(penalties=self._penalties(), bias=self._bias(depth), allowed=allowed)
         return {name: view for name, view in found.items() if view is not None}
+
+    def _read(self, *tensors: torch.Tensor) -> list[list[list[int]]]:
+        """Return the rows of tensors [n, k], read in one transfer. Nothing is read of tensors without columns."""
+        asked = [self._batch.readback.ask(x) if x.numel() else None for x in tensors]
+        return [[[] for _ in self._batch] if reading is None else reading.rows for reading in asked]
 
     def _penalties(self) -> sk.Penalties | None:
         if not any(self._penalised):
@@ -161,3 +178,11 @@ class Views:
         device, I = self._batch.device, max(map(len, lists))
         values = [row + [0.0] * (I - len(row)) for row in values]
         return upload_rows([[*x] for x in lists], device), upload(values, device, torch.float32), upload(number, device)
+
+
+def _paths(parents: list[int], tokens: list[int]) -> list[Path]:
+    """Return the tokens on the way to each node of a tree, the root's left out. That of padding ends in -1."""
+    found: list[Path] = [()]
+    for node in range(1, len(parents)):
+        found.append((*found[parents[node]], tokens[node]) if 0 <= parents[node] < node else (-1,))
+    return found
