@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from specdec_kernels import Rows, decode, distributed
+from specdec_kernels import decode, distributed
 from specdec_kernels.decode.models.packed_linear import PackedLinear
 
 DRAFT = Path(__file__).parents[1] / "demo" / "draft"
@@ -30,8 +30,8 @@ class ShardedDraft(decode.Draft):
     shards: distributed.Shards | None = None
 
     def verify(self, logits, batch, method, row):
-        target, given = Rows(logits, **batch.sampling, row=row), batch.rules | batch.randomness
-        return distributed.verify_chain(target, self.tokens, self.rows, method=method, shards=self.shards, **given)
+        (target, draft), given = self.sides(logits, batch, row), batch.rules | batch.randomness
+        return distributed.verify_chain(target, self.tokens, draft, method=method, shards=self.shards, **given)
 
 
 class OverRanks(decode.Drafter):
@@ -45,10 +45,11 @@ class OverRanks(decode.Drafter):
     def __init__(self, drafter, shards):
         self.drafter, self.parts, self.shards = drafter, (drafter,), shards
         self.num_lookahead, self.rules, self.verifies = drafter.num_lookahead, drafter.rules, drafter.verifies
+        self.draws_viewed = drafter.draws_viewed
 
     def propose(self, batch):
         draft = self.drafter.propose(batch) or decode.Draft.nothing(batch)
-        return ShardedDraft(draft.tokens, draft.rows, self.shards)
+        return ShardedDraft(draft.tokens, draft.rows, draft.viewed, self.shards)
 
     def observe(self, outcome):
         self.drafter.observe(outcome)

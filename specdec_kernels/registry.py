@@ -80,6 +80,12 @@ SAMPLING = {
     "min_p": Range(0, 1, "in [0, 1]"),
     "top_n_sigma": Range(0, FLT_MAX, "finite in float32 and >= 0"),
 }
+PENALTIES = {  # by the names of a request's fields
+    "repetition_penalty": Range((1 + 2.0**-52) * 2.0**-150, FLT_MAX, "finite in float32 and > 0"),
+    "frequency_penalty": Range(-FLT_MAX, FLT_MAX, "finite in float32"),
+    "presence_penalty": Range(-FLT_MAX, FLT_MAX, "finite in float32"),
+}
+NO_PENALTIES = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
 
 # ---- rules: how a draft is accepted, and the distribution or guarantee of the output --------------------------------
 
@@ -193,6 +199,8 @@ RULES = {
     ),
 }
 LAWS = tuple(name for name, rule in RULES.items() if rule.defines_distribution)
+# Rules that never accept a draft with p = 0. Under the others a drafted id that the target forbids may be emitted.
+REJECT_FORBIDDEN = ("exact", "lenience", "lossy", "typical", "relaxed", "thresholds")
 # Rules for one-hot drafts. A rule that mixes the distributions of both models makes no sense for them.
 ONE_HOT_RULES = tuple(name for name, rule in RULES.items() if name == "exact" or not rule.defines_distribution)
 

@@ -127,6 +127,32 @@ def test_sampled_is_what_the_cpu_draws(kind):
     assert [getattr(output.stats, c) for c in counted] == [getattr(cpu.stats, c) for c in counted]
 
 
+VIEWED = ["plain", "model", "kseq", "traversal", "target_only", "hierarchical"]
+
+
+@pytest.mark.parametrize("kind", VIEWED)
+def test_penalties_and_biases_wait_no_more(kind):
+    """The lists of used tokens and the biases go to the device without a wait."""
+    views = dict(repetition_penalty=1.3, frequency_penalty=0.5, logit_bias={3: 1.0}, min_tokens=9, eos=(1, 2, 4, 7))
+    todo = lambda: tiny.requests(n=4, **views)
+    cpu = decoded(kind, InDoubles, "cpu", todo())
+    with devices.watch() as seen:
+        output = decoded(kind, InDoubles, "cuda", todo(), seen)
+    assert [r.tokens for r in output.results] == [r.tokens for r in cpu.results]
+
+
+@pytest.mark.parametrize("kind", VIEWED)
+def test_masks_are_made_of_drafts_that_are_read(kind):
+    """A function on the host needs the drafts, so they are read as they are drawn. Tokens are the CPU's."""
+    even = torch.tensor([0x55555555], dtype=torch.int32)
+    todo = lambda: tiny.requests(n=4, allowed=lambda text: even if len(text) % 3 else None)
+    cpu = decoded(kind, InDoubles, "cpu", todo())
+    with devices.watch():
+        output = decoded(kind, InDoubles, "cuda", todo())
+    assert [r.tokens for r in output.results] == [r.tokens for r in cpu.results]
+    assert all(t % 2 == 0 for r in output.results for i, t in enumerate(r.tokens) if i % 3)
+
+
 LOSSY = [("model", "token_v3", 0.5), ("hierarchical", "token_v3", 0.5), ("model", "typical", None)]
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from support import tiny
 
+import specdec_kernels as sk
 from specdec_kernels import testing
 from specdec_kernels.decode import (
     LookupThenModel,
@@ -173,7 +174,7 @@ def test_chances():
 
 def test_kinds_of_rows():
     """ln .9/.1 = 2.2 and ln .5/.5 = 0; rows with one id and with none; two temperatures are two kinds."""
-    rows = torch.tensor([[0.9, 0.1, 0.0], [0.5, 0.25, 0.25], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]).log()
+    rows = sk.Rows(torch.tensor([[0.9, 0.1, 0.0], [0.5, 0.25, 0.25], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]).log())
     batch = Batch(Sequence(i, Request([1], temperature=t)) for i, t in enumerate((0.0, 0.0, 0.7, 1.0)))
     assert [kind.known for kind in row_kinds(batch, rows, 0)] == [
         (0.0, "exact", 2),

@@ -4,6 +4,8 @@
 import dataclasses
 import math
 import re
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +46,7 @@ BAD = {  # by the type of a field: values that no field of this type accepts
     list[int]: [*NO_IDS, [], (), np.ones(0, int), torch.ones(0, dtype=torch.int64)],
     tuple[int, ...]: NO_IDS,
     int: NO_INT,
-    float: [*NO_NUMBER, math.nan, math.inf, -math.inf, -1, -0.5, 1e39, 10**400, np.float64("nan"), torch.tensor(-1.0)],
+    float: [*NO_NUMBER, math.nan, math.inf, -math.inf, 1e39, -1e39, 10**400, np.float64("nan"), torch.tensor(math.nan)],
     tuple[str, ...]: [*NOTHING, None, 1, True, "", "abc", [1], [None], [b"a"], ["a", ""], ("",), [["a"]]],
     str: [*NOTHING, None, 1, True, "", "no rule", ["exact"], ("exact",), b"exact", torch.tensor(0)],
     float | tuple[float, float] | None: [
@@ -58,14 +60,23 @@ BAD = {  # by the type of a field: values that no field of this type accepts
         torch.eye(2),
         10**400,
     ],
+    dict[int, float] | None: [
+        *NOTHING[:1],
+        *(1, "1", [1], {1}, torch.ones(2), {"1": 1.0}, {1: "1"}, {1: None}, {1.0: 1}, {True: 1}, {1: True}, {None: 1}),
+        *({-1: 1.0}, {1: math.nan}, {1: math.inf}, {1: 1e39}, {1: -1e39}, {1: 10**400}, {1: torch.ones(2)}),
+    ],
 }
 BAD_BY_NAME = {  # ranges that a type alone does not determine
     "max_new_tokens": [0, -1, np.int64(0), torch.tensor(-3)],
+    "temperature": [-1, -0.5, torch.tensor(-1.0)],
     "top_k": [-2, 1 << 63, np.int64(-5)],
-    "top_p": [0, 1.0001, np.float32(2), 1e-60],
-    "min_p": [1.0001, torch.tensor(2.0)],
-    "top_n_sigma": [-0.1, math.inf],
+    "top_p": [-1, -0.5, 0, 1.0001, np.float32(2), 1e-60],
+    "min_p": [-1, -0.5, 1.0001, torch.tensor(2.0)],
+    "top_n_sigma": [-1, -0.5, math.inf],
+    "min_tokens": [-1, np.int64(-1), 10**6],
+    "repetition_penalty": [-1, -0.5, 0, 1e-60, np.float32(0)],
 }
+BAD[Callable[[list[int]], Any] | None] = [1, "abc", [abs], {}, torch.ones(2), True]
 GOOD = {  # by type: equal to the value that a request keeps
     list[int]: [([1, 2], x) for x in ((1, 2), range(1, 3), np.array([1, 2]), torch.tensor([1, 2], dtype=torch.int32))]
     + [([1, 2], [np.int64(1), torch.tensor(2)]), ([1, 2], np.array([1, 2], np.uint8))],
@@ -75,6 +86,12 @@ GOOD = {  # by type: equal to the value that a request keeps
     tuple[str, ...]: [((), ()), (("a", "b"), ["a", "b"]), (("a",), (np.str_("a"),))],
     str: [("exact", "exact"), ("typical", np.str_("typical"))],
     float | tuple[float, float] | None: [(None, None)],
+    Callable[[list[int]], Any] | None: [(None, None), (abs, abs)],
+    dict[int, float] | None: [
+        (None, None),
+        (None, {}),
+        ({3: 1.0, 4: -math.inf}, {np.int64(3): 1, 4: torch.tensor(-math.inf)}),
+    ],
 }
 FIELDS = dataclasses.fields(Request)
 SOME = {"prompt": [1, 2]}
@@ -101,6 +118,8 @@ def test_every_field_keeps_pythons_own_values(field):
         assert kept == wanted and type(kept) is type(wanted), (field.name, given)
         if isinstance(kept, (list, tuple)):
             assert [type(x) for x in kept] == [type(x) for x in wanted]
+        if isinstance(kept, dict):
+            assert [(type(k), type(x)) for k, x in kept.items()] == [(int, float)] * len(wanted)
 
 
 def test_alpha_by_its_rule():
@@ -136,7 +155,19 @@ def test_alpha_by_its_rule():
         (dict(temperature=math.nan), "Request: temperature must be finite in float32 and >= 0, got nan"),
         (dict(temperature="1"), "Request: temperature must be a number, got '1'"),
         (dict(top_k=True), "Request: top_k must be an int, got True"),
+        (dict(repetition_penalty=0), "Request: repetition_penalty must be finite in float32 and > 0, got 0"),
+        (dict(presence_penalty=math.inf), "Request: presence_penalty must be finite in float32, got inf"),
         (dict(seed="a"), "Request: seed must be an int, got 'a'"),
+        (dict(allowed=[1]), "Request: allowed must be a function of a list of token ids, or None, got list"),
+        (dict(min_tokens=-1), "Request: min_tokens must be >= 0, got -1"),
+        (dict(min_tokens=65), "Request: min_tokens must be <= max_new_tokens=64, got 65"),
+        (dict(logit_bias=[1]), "Request: logit_bias must be a dict {token id: number}, got list"),
+        (dict(logit_bias={"5": 1}), "Request: logit_bias must be a dict {token id: number}, got '5': 1"),
+        (
+            dict(logit_bias={5: math.inf}),
+            "Request: logit_bias must be a dict {token id: number}, ids >= 0, each number finite in float32 or -inf, "
+            "got 5: inf",
+        ),
         (dict(eos=2), "Request: eos must be a tuple of token ids, got 2: write (2,)"),
         (dict(eos=(None,)), "Request: eos must be a tuple of token ids, got None at index 0"),
         (dict(stop="end"), "Request: stop must be a tuple of strings, got 'end': write ('end',)"),

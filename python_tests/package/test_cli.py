@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -191,6 +192,23 @@ def test_generate_samples_by_seed(generate, pair):
     hot = "--gamma", 3, "--temperature", 1, "--top-p", 0.9
     one, same, other = (generate(pair, *hot, "--seed", s).stdout for s in (1, 1, 2))
     assert one == same != other
+
+
+def test_generate_with_penalties_biases_and_a_minimum(generate, pair):
+    """Each option changes the text, and drafts do not. A bias can force one token: the text is then that letter."""
+    free = generate(pair, "--plain").stdout
+    one = WORDS.index("q")
+    for given in (["--repetition-penalty", 5], ["--frequency-penalty", 9], ["--presence-penalty", 9],
+                  ["--logit-bias", f"{one}=100"]):  # fmt: skip
+        text = generate(pair, "--plain", *given).stdout
+        assert text != free and generate(pair, "--gamma", 3, *given).stdout == text
+    assert text.endswith("q" * 24 + "\n")
+    end = ["--logit-bias", "0=100"]  # the end token
+    lengths = [
+        int(re.search(r"new tokens\s+(\d+)", generate(pair, "--gamma", 3, *end, "--min-tokens", n).output)[1])
+        for n in (0, 1, 7)
+    ]
+    assert lengths == [1, 2, 8]
 
 
 def test_generate_a_batch_stops_at_a_string(generate, pair):

@@ -44,6 +44,23 @@ BAD = {
     "--top-p": [(0, "must be in (0, 1], got 0"), (1.1, "got 1.1"), ("nan", ""), ("x", "must be a number, got x")],
     "--min-p": [(-0.1, "must be in [0, 1], got -0.1"), (2, "got 2"), ("nan", "")],
     "--top-n-sigma": [(-0.1, "must be finite in float32 and >= 0, got -0.1"), ("inf", ""), ("x", "a number")],
+    "--repetition-penalty": [
+        (0, "must be finite in float32 and > 0, got 0"),
+        ("nan", ""),
+        ("inf", ""),
+        ("x", "a number"),
+    ],
+    "--frequency-penalty": [
+        ("inf", "must be finite in float32, got inf"),
+        ("nan", ""),
+        ("x", "must be a number, got x"),
+    ],
+    "--presence-penalty": [("-inf", "must be finite in float32, got -inf"), ("nan", ""), ("", "got ''")],
+    "--logit-bias": [
+        ("5", "must be ID=VALUE, an id >= 0 and a number that is finite in float32 or -inf, got 5"),
+        *((value, "must be ID=VALUE") for value in ("x=1", "5=", "-1=1", "5=inf", "5=nan", "5=1e39", "1.5=2", "")),
+    ],
+    "--min-tokens": [(-1, "must be an integer >= 0, got -1"), ("x", ""), (1.5, "")],
     "--seed": [("a", "must be an integer, got a"), (1.5, "must be an integer, got 1.5"), ("", "got ''")],
 }
 MODEL = ["--draft", "a-model"]
@@ -71,6 +88,23 @@ TOGETHER = [
     ([*MODEL, "--beams", 2, "--temperature", 1], "--beams needs --temperature 0, got --temperature 1"),
     ([*MODEL, "--beams", 2, "--rule", "chow"], "--beams needs --rule exact, got --rule chow"),
     ([*MODEL, "--beams", 2, "--stop", "x"], "--beams takes no stop strings, got --stop 'x'"),
+    ([*MODEL, "--beams", 2, "--presence-penalty", 1], "--beams needs --presence-penalty 0, got --presence-penalty 1"),
+    ([*MODEL, "--beams", 2, "--min-tokens", 3], "--beams needs --min-tokens 0, got --min-tokens 3"),
+    ([*MODEL, "--beams", 2, "--logit-bias", "5=-inf"], "--beams takes no bias, got --logit-bias 5=-inf"),
+    (["--min-tokens", 9, "--max-new-tokens", 8], "--min-tokens must be <= --max-new-tokens 8, got 9"),
+    (["--logit-bias=5=1", "--logit-bias=5=2"], "--logit-bias must be given once for each id, got 5 2 times"),
+    (
+        [*MODEL, "--rule", "synthetic", "--min-tokens", 3],
+        "--rule must be one of exact, lenience, lossy, typical, relaxed, thresholds with --min-tokens 3, got synthetic",
+    ),
+    (
+        ["--rule", "synthetic", "--logit-bias", "7=-inf"],
+        "--rule must be one of exact, lenience, lossy, typical, relaxed, thresholds with --logit-bias 7=-inf, got",
+    ),
+    (
+        [*MODEL, "--plain", "--rule", "chow", "--repetition-penalty", 1.5],
+        "--plain --rule chow needs --repetition-penalty 1, got --repetition-penalty 1.5",
+    ),
     ([*MODEL, "--alpha", 0.5], "--alpha: --rule exact takes no number, got 0.5"),
     ([*MODEL, "--rule", "diff", "--alpha", "0.1,0.2"], "--alpha: --rule diff takes at most 1 numbers, got 0.1,0.2"),
     ([*MODEL, "--rule", "diff", "--alpha", 2], "--alpha of --rule diff must be in [0, 1], got 2"),
@@ -172,7 +206,7 @@ def test_what_the_checks_let_through_is_served():
 
 
 # The loop does not receive these, or would silently do something else
-OWN = {"--graphs", "--threads", "--beams", "--lookup-under", "--widths", "--plain"}
+OWN = {"--graphs", "--threads", "--beams", "--lookup-under", "--widths", "--plain", "--logit-bias=5=1"}
 
 
 @pytest.mark.parametrize(

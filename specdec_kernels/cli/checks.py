@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks for options that exclude each other, before anything is loaded."""
 
-from specdec_kernels.registry import LAWS, ONE_HOT_RULES, RULES, TREE_METHODS
+from specdec_kernels.registry import INF, LAWS, NO_PENALTIES, ONE_HOT_RULES, REJECT_FORBIDDEN, RULES, TREE_METHODS
 
 __all__ = ["CASCADES", "check"]
 
@@ -17,6 +17,7 @@ def check(args) -> None:
     if args.threads and args.device != "cpu":
         raise ValueError(f"--threads is of the CPU, got --device {args.device}")
     _check_alpha(rule, args.alpha)
+    _check_forbidden(args)
     if args.graphs and args.device == "cpu":
         raise ValueError("--graphs needs a GPU, got --device cpu")
     if args.beams:
@@ -25,6 +26,7 @@ def check(args) -> None:
         if rule != "exact":
             _one_of("--rule", rule, CASCADES, "--plain")
             _needs_model(f"--plain --rule {rule}", args)
+            _no_views(args, f"--plain --rule {rule}")
     elif args.method == "chain":
         _check_chain(args, rule)
     else:
@@ -39,6 +41,30 @@ def _one_of(option: str, value: str, wanted, with_: str) -> None:
 def _needs_model(option: str, args) -> None:
     if args.draft == "lookup":
         raise ValueError(f"{option} needs a draft model, got --draft lookup")
+
+
+def _no_views(args, with_: str) -> None:
+    """Raise ValueError if an option changes rows."""
+    for name, off in (NO_PENALTIES | {"min_tokens": 0}).items():
+        flag, value = "--" + name.replace("_", "-"), getattr(args, name)
+        if value != off:
+            raise ValueError(f"{with_} needs {flag} {off:g}, got {flag} {value:g}")
+    for token, value in args.logit_bias:
+        raise ValueError(f"{with_} takes no bias, got --logit-bias {token}={value:g}")
+
+
+def _check_forbidden(args) -> None:
+    """Check the options that forbid ids."""
+    if args.min_tokens > args.max_new_tokens:
+        raise ValueError(f"--min-tokens must be <= --max-new-tokens {args.max_new_tokens}, got {args.min_tokens}")
+    ids = [token for token, _ in args.logit_bias]
+    for token in ids:
+        if ids.count(token) > 1:
+            raise ValueError(f"--logit-bias must be given once for each id, got {token} {ids.count(token)} times")
+    forbids = [f"--logit-bias {token}={value:g}" for token, value in args.logit_bias if value == -INF]
+    forbids += [f"--min-tokens {args.min_tokens}"] * bool(args.min_tokens)
+    if args.rule == "synthetic" and forbids:
+        raise ValueError(f"--rule must be one of {', '.join(REJECT_FORBIDDEN)} with {forbids[0]}, got synthetic")
 
 
 def _check_alpha(rule, alpha) -> None:
@@ -61,6 +87,7 @@ def _check_beams(args) -> None:
     for option, value, wanted in (("temperature", args.temperature, 0), ("rule", args.rule, "exact")):
         if value != wanted:
             raise ValueError(f"--beams needs --{option} {wanted}, got --{option} {value}")
+    _no_views(args, "--beams")
     if args.stop:
         raise ValueError(f"--beams takes no stop strings, got --stop {args.stop[0]!r}")
 

@@ -5,7 +5,7 @@ import argparse
 from typing import Any
 
 from specdec_kernels.cli import values
-from specdec_kernels.registry import RULES
+from specdec_kernels.registry import NO_PENALTIES, RULES
 
 METHODS = {
     "chain": "one draft; with --block it is verified as a block, which accepts at least as many tokens",
@@ -88,7 +88,25 @@ def _sampling(group):
     option("--top-p", type=kind("top_p"), default=1.0, help="1: off", metavar="P")
     option("--min-p", type=kind("min_p"), default=0.0, help="0: off", metavar="P")
     option("--top-n-sigma", type=kind("top_n_sigma"), default=0.0, help="0: off", metavar="N")
+    _views(option)
     option("--seed", type=values.seed, default=0, help="prompt i uses seed + i; the low 64 bits count")
+
+
+def _views(option):
+    divided = "logits of tokens in the prompt or the output are divided by it if > 0, else multiplied; 1: off"
+    each = "subtracted from a token's logit for each time that it is in the output; 0: off"
+    once = "subtracted once from the logit of every token that is in the output; 0: off"
+    for (name, off), text in zip(NO_PENALTIES.items(), (divided, each, once)):
+        flag = "--" + name.replace("_", "-")
+        option(flag, type=values.sampling(name), default=off, help=text, metavar="X")
+    bias = "a number that is added to the logits of a token; -inf forbids it; may be repeated"
+    kind = {"action": "append", "type": values.logit_bias, "metavar": "ID=VALUE"}
+    option("--logit-bias", default=[], help=bias, **kind)
+    least, early = (
+        values.integer(0, "an integer >= 0"),
+        "no end token before so many tokens; a stop string may end the text",
+    )
+    option("--min-tokens", type=least, default=0, help=early, metavar="N")
 
 
 _EXAMPLES = """examples:

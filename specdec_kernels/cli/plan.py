@@ -9,16 +9,16 @@ import torch
 from specdec_kernels import decode
 from specdec_kernels.decode.limits import check_method, check_rule
 from specdec_kernels.decode.sequence import Sequence
-from specdec_kernels.registry import SAMPLING
+from specdec_kernels.registry import PENALTIES, SAMPLING
 
 __all__ = ["beam_drafter", "drafter", "rehearse", "requests", "verify"]
 
 
 def requests(args, prompts: list[list[int]], eos: tuple[int, ...]) -> list[decode.Request]:
     """Return one request for each prompt, a list of ids."""
-    sampling_params = {name: getattr(args, name) for name in SAMPLING}
+    sampling_params = {name: getattr(args, name) for name in (*SAMPLING, *PENALTIES)}
     same = dict(max_new_tokens=args.max_new_tokens, eos=eos, stop=tuple(args.stop), rule=args.rule)
-    same |= dict(alpha=args.alpha, **sampling_params)
+    same |= dict(alpha=args.alpha, logit_bias=dict(args.logit_bias), min_tokens=args.min_tokens, **sampling_params)
     return [decode.Request(prompt, seed=args.seed + i, **same) for i, prompt in enumerate(prompts)]
 
 
@@ -75,7 +75,7 @@ class _NoTokenizer:
 def rehearse(args) -> None:
     """Raise the errors that the library would raise for these options, before a model is loaded."""
     model = _NoModel()
-    todo = requests(args, [[0]] * len(args.prompt), ())
+    todo = requests(args, [[0]] * len(args.prompt), eos=(0,))
     if args.beams:
         beam_drafter(args, model)
         return

@@ -7,13 +7,14 @@ import re
 import sys
 from pathlib import Path
 
-from specdec_kernels.registry import RULES, SAMPLING
+from specdec_kernels.registry import FLT_MAX, INF, PENALTIES, RULES, SAMPLING
 
 __all__ = [
     "alpha",
     "device",
     "gamma",
     "integer",
+    "logit_bias",
     "number",
     "prompt",
     "prompt_file",
@@ -52,16 +53,30 @@ def seed(given: str) -> int:
 
 
 def sampling(name: str):
-    """Parse a sampling parameter and check its range."""
+    """Parse a sampling parameter or a penalty, and check its range."""
+    ranges = SAMPLING | PENALTIES
     integral = name == "top_k"
 
     def parse(given: str):
         value = number(given, int if integral else float, "an integer" if integral else "a number")
-        if value not in SAMPLING[name]:
-            raise _wrong(SAMPLING[name].says, given)
+        if value not in ranges[name]:
+            raise _wrong(ranges[name].says, given)
         return value
 
     return parse
+
+
+def logit_bias(given: str) -> tuple[int, float]:
+    """Parse ID=VALUE."""
+    wanted = "ID=VALUE, an id >= 0 and a number that is finite in float32 or -inf"
+    token, _, value = given.partition("=")
+    try:
+        found = int(token), float(value)
+    except ValueError:
+        raise _wrong(wanted, given) from None
+    if found[0] < 0 or not (found[1] == -INF or -FLT_MAX <= found[1] <= FLT_MAX):
+        raise _wrong(wanted, given)
+    return found
 
 
 def text(given: str) -> str:

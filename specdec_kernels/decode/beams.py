@@ -19,7 +19,7 @@ import torch
 
 import specdec_kernels as sk
 
-from .interfaces import check_count, check_model, check_requests, wrap
+from .interfaces import check_count, check_model, check_no_views, check_requests, wrap
 from .limits import check_size
 from .models.token_tree import Path, TokenTree, check_trees
 from .request import Request
@@ -163,6 +163,7 @@ def _check(target, index: int, request: Request) -> None:
         value = getattr(request, name)
         if value != wanted:
             raise ValueError(f"beam_search: {name} must be {wanted!r}, request {index} has {value!r}")
+    check_no_views("beam_search", index, request)
     check_size(target, target.max_positions, Sequence(index, request))
 
 

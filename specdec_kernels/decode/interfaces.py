@@ -9,7 +9,16 @@ import torch
 from ..ops import _check
 from .request import Request
 
-__all__ = ["check_count", "check_drafter", "check_model", "check_request", "check_requests", "check_tokenizer", "wrap"]
+__all__ = [
+    "check_count",
+    "check_drafter",
+    "check_model",
+    "check_no_views",
+    "check_request",
+    "check_requests",
+    "check_tokenizer",
+    "wrap",
+]
 
 _MODEL = "vocab_size", "max_positions", "device", "new_cache", "forward"
 _DRAFTER = "num_lookahead", "rules", "verifies", "begin", "admit", "propose"
@@ -63,6 +72,12 @@ def check_request(op: str, name: str, x: Any) -> Request:
     if not isinstance(x, Request):
         raise TypeError(f"{op}: {name} must be a decode.Request, got {_check.shown(x)}")
     return x
+
+
+def check_no_views(op: str, index: int, request: Request) -> None:
+    """Raise ValueError if a request changes its rows by penalties."""
+    for name, value in request.views.items():
+        raise ValueError(f"{op}: {name} must be off, request {index} has {_check.shown(value)}")
 
 
 def check_requests(op: str, x: Any) -> list[Request]:

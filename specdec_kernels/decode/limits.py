@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that the target, the slots, the drafter and the method can serve a request; errors name what does not fit."""
 
-from ..registry import CHAIN_METHODS
+from ..registry import CHAIN_METHODS, REJECT_FORBIDDEN
 from .parts import parts_of
 from .proposal import Drafter
 from .sequence import Sequence
@@ -16,6 +16,10 @@ def check_size(target, capacity: int, s: Sequence) -> None:
         raise ValueError(
             f"generate: prompt ids must lie in [0, V={target.vocab_size}), request {s.index} has {largest}"
         )
+    outside = [token for token in s.request.logit_bias or () if token >= target.vocab_size]
+    if outside:
+        wanted = f"logit_bias ids must lie in [0, V={target.vocab_size})"
+        raise ValueError(f"generate: {wanted}, request {s.index} has {outside[0]}")
     note = getattr(target, "position_note", "")
     for positions, whose, why in ((target.max_positions, "the model's", note), (capacity, "a slot's", "")):
         if needs > positions:
@@ -64,6 +68,11 @@ def check_rule(drafter: Drafter, s: Sequence, verify: str) -> None:
         raise ValueError(
             f"generate: rule must be one of {', '.join(drafter.rules)} with {drafter.name}, "
             f"request {s.index} has {rule!r}"
+        )
+    if s.request.forbids and rule not in REJECT_FORBIDDEN and (rule == "synthetic" or not drafter.draws_viewed):
+        why = f"where {s.request.forbids} forbids ids, since other rules may emit those that {drafter.name} drafts"
+        raise ValueError(
+            f"generate: rule must be one of {', '.join(REJECT_FORBIDDEN)} {why}, request {s.index} has {rule!r}"
         )
     if rule not in CHAIN_METHODS[verify].rules:
         raise ValueError(

@@ -7,7 +7,7 @@ A proposal is a chain of tokens (Draft), a tree (TreeDraft), or the kept tokens 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 
@@ -27,6 +27,8 @@ class Proposal(Protocol):
     """
 
     tokens: torch.Tensor  # [n, G] int64, to be scored after each request's last token; -1 where there is none
+    # Whether `verify` reads rows under batch.views. If not, requests with views end with an error.
+    takes_views: ClassVar[bool] = False
 
     @property
     def branches(self) -> Branches | None:
@@ -66,15 +68,22 @@ class Draft(Proposal):
     tokens: torch.Tensor  # [n, G] int64; -1 ends a row's draft
     # verify_chain's draft rows [n, G, Vq], or G + 1 rows with one after a request's last draft; None: all one-hot
     rows: sk.Rows | None = None
+    viewed: bool = False  # whether the drafts were drawn under batch.views
+    takes_views = True
 
     @classmethod
     def nothing(cls, batch) -> "Draft":
         """Return a draft without tokens."""
         return cls(torch.empty(len(batch), 0, dtype=torch.int64, device=batch.device))
 
+    def sides(self, logits, batch, row) -> tuple[sk.Rows, sk.Rows | None]:
+        """Return the target's rows and the draft's, under the requests' views."""
+        views = batch.views.chain(self.tokens)
+        return sk.Rows(logits, **batch.sampling, row=row, **views), _seen(self, views)
+
     def verify(self, logits, batch, method, row):
-        target = sk.Rows(logits, **batch.sampling, row=row)
-        return sk.verify_chain(target, self.tokens, self.rows, method=method, **batch.rules, **batch.randomness)
+        target, draft = self.sides(logits, batch, row)
+        return sk.verify_chain(target, self.tokens, draft, method=method, **batch.rules, **batch.randomness)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +99,8 @@ class TreeDraft(Proposal):
     depth: int = 0  # depth of the deepest tree that the drafter makes
     draft_nodes: torch.Tensor | None = None  # [n, K, L], from build_tree, for methods that test drafts
     rows: sk.Rows | None = None  # verify_tree's draft rows [n, M, Vq] and each node's `row`, for methods that read them
+    viewed: bool = False  # whether the drafts were drawn under batch.views
+    takes_views = True
 
     @property
     def branches(self):
@@ -100,8 +111,9 @@ class TreeDraft(Proposal):
             logits = logits[row.clamp(min=0)]
         root = self.tokens.new_full((len(self.tokens), 1), -1)
         tree: tuple = self.parents, torch.cat((root, self.tokens), 1), None, self.draft_nodes
-        target, drawn = sk.Rows(logits, **batch.sampling), batch.rules | batch.randomness
-        return sk.verify_tree(tree, target, self.rows, method=self.method, max_depth=self.depth, **drawn)
+        views, drawn = batch.views.tree(*tree[:2]), batch.rules | batch.randomness
+        target, draft = sk.Rows(logits, **batch.sampling, **views), _seen(self, views)
+        return sk.verify_tree(tree, target, draft, method=self.method, max_depth=self.depth, **drawn)
 
     def commit_kv(self, cache, start, verified, slot):
         """Move the nodes of the accepted path together."""
@@ -112,6 +124,11 @@ class TreeDraft(Proposal):
         accepted = verified.num_accepted.long()
         last = verified.path.gather(1, accepted[:, None])
         return accepted + (self.parents == last).any(1)
+
+
+def _seen(draft: Draft | TreeDraft, views: dict) -> sk.Rows | None:
+    """Return the draft's rows under the views that its tokens were drawn under."""
+    return draft.rows._replace(**views) if draft.rows is not None and draft.viewed else draft.rows
 
 
 class Drafter(Protocol):
@@ -129,6 +146,7 @@ class Drafter(Protocol):
     rules: tuple[str, ...]  # rules under which its drafts can be verified
     verifies: tuple[str, ...]  # methods of verify_chain for its chains: "token", "block"; a tree has its own method
     chains: bool = True  # whether its proposals are chains
+    draws_viewed: bool = False  # whether all its drafts are drawn under batch.views
     over_ranks: bool = False  # whether other processes take the same steps and verify them together
 
     @property

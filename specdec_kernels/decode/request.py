@@ -1,20 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The input of the decode loop."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 
 from ..ops import _rules
+from ..registry import INF, PENALTIES
 from .request_checks import CHECKS
 
 __all__ = ["Request"]
+
+_VIEWS = (*PENALTIES, "logit_bias", "min_tokens", "allowed")
 
 
 @dataclass(frozen=True)
 class Request:
     """One prompt and how to continue it. The filters are off at top_k 0, top_p 1, min_p 0 and
     top_n_sigma 0; temperature 0 is greedy.
+
+    Penalties are off at repetition 1, frequency 0, presence 0; sk.Penalties has their definitions. They count the
+    output so far, and repetition also the prompt. Draft tokens are verified under the penalties of their positions, so
+    the output is that of plain decoding with the same penalties. The same holds for logit_bias, min_tokens and allowed.
 
     Every field is checked when a request is made and again when it is submitted. Numbers may be numpy's or torch's.
 
@@ -37,8 +46,34 @@ class Request:
     stop: tuple[str, ...] = ()  # any of these strings ends the request (needs a tokenizer); the text ends before it
     rule: str = "exact"
     alpha: float | tuple[float, float] | None = None  # the rule's parameters, None for its defaults
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: dict[int, float] | None = None  # {id: number that is added to its logits}; -inf forbids the id
+    min_tokens: int = 0  # ids of `eos` are forbidden before that many tokens; a stop string may still end the request
+    # Returns which ids may follow the output so far, a list of ids: int32 words as sk.Allowed takes them, or None for
+    # all. It is asked for each position of a draft, with the draft tokens before it, as long as it allows them.
+    allowed: Callable[[list[int]], Any] | None = None
 
     def __post_init__(self):
         for field in fields(self):
             object.__setattr__(self, field.name, CHECKS[field.name](field.name, getattr(self, field.name)))
+        if self.min_tokens > self.max_new_tokens:
+            wanted = f"<= max_new_tokens={self.max_new_tokens}"
+            raise ValueError(f"Request: min_tokens must be {wanted}, got {self.min_tokens}")
         _rules.arguments("Request", "token", self.rule, self.alpha, torch.device("cpu"))
+
+    @property
+    def views(self) -> dict[str, Any]:
+        """The fields that change rows before they are sampled from, those that are on, with their values."""
+        given = {x.name: (getattr(self, x.name), x.default) for x in fields(self) if x.name in _VIEWS}
+        return {name: value for name, (value, off) in given.items() if value != off}
+
+    @property
+    def forbids(self) -> str | None:
+        """The name of a field that forbids ids; None if none does."""
+        if self.allowed is not None:
+            return "allowed"
+        if self.logit_bias is not None and -INF in self.logit_bias.values():
+            return "logit_bias"
+        return "min_tokens" if self.min_tokens and self.eos else None

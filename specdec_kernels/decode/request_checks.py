@@ -5,10 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..ops import _check
-from ..registry import RULES, SAMPLING
+from ..registry import FLT_MAX, INF, PENALTIES, RULES, SAMPLING
 from ..seeds import signed
 
 __all__ = ["CHECKS"]
+
+_RANGES = SAMPLING | PENALTIES
 
 
 def _shown(x: object) -> str:
@@ -105,6 +107,13 @@ def _count(name: str, x: Any) -> int:
     return number
 
 
+def _at_least_0(name: str, x: Any) -> int:
+    number = _integer(name, x)
+    if number < 0:
+        _fail(ValueError, name, ">= 0", _check.shown(number))
+    return number
+
+
 def _number(name: str, x: Any) -> float:
     number = _plain(x)
     if not _is(number, int, float):
@@ -113,11 +122,30 @@ def _number(name: str, x: Any) -> float:
 
 
 def _parameter(name: str, x: Any) -> Any:
-    """Return a sampling parameter that is in its range."""
+    """Return a sampling parameter or a penalty that is in its range."""
     number = (_integer if name == "top_k" else _number)(name, x)
-    if number not in SAMPLING[name]:
-        _fail(ValueError, name, SAMPLING[name].says, _check.shown(number))
+    if number not in _RANGES[name]:
+        _fail(ValueError, name, _RANGES[name].says, _check.shown(number))
     return number if name == "top_k" else float(number)
+
+
+def _bias(name: str, x: Any) -> dict[int, float] | None:
+    """Return {id: value}; None if there is none."""
+    wanted = "a dict {token id: number}"
+    if x is None:
+        return None
+    if not isinstance(x, Mapping):
+        _fail(TypeError, name, wanted, _shown(x))
+    found = {}
+    for key, given in x.items():
+        token, value = _plain(key), _plain(given)
+        if not _is(token, int) or not _is(value, int, float):
+            _fail(TypeError, name, wanted, f"{_shown(key)}: {_shown(given)}")
+        if token < 0 or not (value == -INF or -FLT_MAX <= value <= FLT_MAX):
+            ids = f"{wanted}, ids >= 0, each number finite in float32 or -inf"
+            _fail(ValueError, name, ids, f"{_shown(token)}: {_shown(value)}")
+        found[int(token)] = float(value)
+    return found or None
 
 
 def _seed(name: str, x: Any) -> int:
@@ -143,13 +171,22 @@ def _alpha(name: str, x: Any) -> Any:
     return tuple(map(_plain, pair))
 
 
+def _allowed(name: str, x: Any) -> Any:
+    if x is not None and not callable(x):
+        _fail(TypeError, name, "a function of a list of token ids, or None", _shown(x))
+    return x
+
+
 CHECKS: dict[str, Callable[[str, Any], Any]] = {  # for every field of a Request: (name, given value) -> stored value
     "prompt": _prompt,
     "max_new_tokens": _count,
-    **dict.fromkeys(SAMPLING, _parameter),
+    **dict.fromkeys(_RANGES, _parameter),
     "seed": _seed,
     "eos": _eos,
     "stop": _strings,
     "rule": _rule,
     "alpha": _alpha,
+    "logit_bias": _bias,
+    "min_tokens": _at_least_0,
+    "allowed": _allowed,
 }

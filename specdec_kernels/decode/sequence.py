@@ -11,6 +11,7 @@ from .request import Request
 from .result import Event, Result, reason
 from .text import TextStream
 from .transfers import CPU, Readback, upload
+from .views import History, Views
 
 __all__ = ["Batch", "Sequence"]
 
@@ -33,6 +34,11 @@ class Sequence:
     @property
     def remaining(self) -> int:
         return self.request.max_new_tokens - len(self.result.tokens)
+
+    @cached_property
+    def history(self) -> History:
+        """The tokens that penalties count."""
+        return History(self.request.prompt)
 
     @property
     def num_final(self) -> int:
@@ -110,18 +116,23 @@ class Batch(list):
     @cached_property
     def sampling(self) -> dict:
         """Temperature and filters [n] as fields of sk.Rows; a filter that no request uses is None."""
-
-        def gather(name, off, dtype):
-            values = [getattr(s.request, name) for s in self]
-            return None if all(v == off for v in values) else upload(values, self.device, dtype)
-
         return dict(
             temperature=upload([s.request.temperature for s in self], self.device, torch.float32),
-            top_k=gather("top_k", 0, torch.int64),
-            top_p=gather("top_p", 1.0, torch.float32),
-            min_p=gather("min_p", 0.0, torch.float32),
-            top_n_sigma=gather("top_n_sigma", 0.0, torch.float32),
+            top_k=self.gather("top_k", 0, torch.int64),
+            top_p=self.gather("top_p", 1.0),
+            min_p=self.gather("min_p", 0.0),
+            top_n_sigma=self.gather("top_n_sigma", 0.0),
         )
+
+    def gather(self, name: str, off: float, dtype: torch.dtype = torch.float32) -> torch.Tensor | None:
+        """Return a field of all requests, [n]; None if it is off in all of them."""
+        values = [getattr(s.request, name) for s in self]
+        return None if all(v == off for v in values) else upload(values, self.device, dtype)
+
+    @cached_property
+    def views(self) -> Views:
+        """What the requests change in their rows, as fields of sk.Rows."""
+        return Views(self)
 
     @cached_property
     def seeds(self) -> torch.Tensor:

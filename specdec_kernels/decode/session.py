@@ -216,14 +216,14 @@ class Session:
         target, drafter, cache, slot = self.target, self.drafter, self.cache, batch.first
         times = StepTimes(batch.device)
         proposal = drafter.propose(batch) or Draft.nothing(batch)
+        batch.views.check(proposal)
         times.mark()
 
         start = [len(s.tokens) - 1 for s in batch]
         last = upload([[s.tokens[-1]] for s in batch], batch.device)
         ids = torch.cat((last, proposal.tokens.clamp(-1, target.vocab_size - 1)), 1)
         needed, row = proposal.needs_target, _row_of_each(ids)
-        keep = "all" if row is None else "present"
-        options = dict(slot=slot, keep=keep, branches=proposal.branches)
+        options = dict(slot=slot, keep="all" if row is None else "present", branches=proposal.branches)
         logits = target.forward(ids, start, cache, **options) if any(needed) else None
         times.mark()
 

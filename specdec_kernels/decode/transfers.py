@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import torch
 
-__all__ = ["CPU", "Readback", "Reading", "at_most", "is_free", "upload", "upload_rows"]
+__all__ = ["CPU", "Readback", "Reading", "at_most", "is_free", "send", "upload", "upload_rows"]
 
 CPU = torch.device("cpu")
 
@@ -32,6 +32,11 @@ def upload(values: torch.Tensor | Sequence, device: torch.device, dtype: torch.d
         return values
     pinned = device.type == "cuda"
     return torch.tensor(values, dtype=dtype, device=CPU, pin_memory=pinned).to(device, non_blocking=True)
+
+
+def send(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy a tensor on the host to the device, without waiting for its running work."""
+    return (x.pin_memory() if device.type == "cuda" else x).to(device, non_blocking=True)
 
 
 def upload_rows(rows: list[list[int]], device: torch.device, padding: int = -1) -> torch.Tensor:

@@ -65,14 +65,14 @@ def terms(request) -> tuple[float, str]:
     return round(request.temperature, 1), request.rule
 
 
-def row_kinds(batch, logits: torch.Tensor, place: int) -> list[Kind]:
+def row_kinds(batch, rows: sk.Rows, place: int) -> list[Kind]:
     """Return the kinds of the drafts that rows [n, V] are about to give, each at index `place` of its request's draft.
 
     A kind is the log-odds of the row's largest probability at temperature 1, rounded to an integer from -4 to 4,
     with the request's terms. Where reading rows is not free it is `place` alone.
     """
-    if not is_free(logits):
+    if not is_free(rows.logits):
         return [Kind(place, 0.7)] * len(batch)
-    surest = torch.exp(-sk.row_stats(logits)[:, 2]).clamp(1e-9, 1 - 1e-9)
+    surest = torch.exp(-sk.row_stats(rows)[:, 2]).clamp(1e-9, 1 - 1e-9)
     steps = torch.logit(surest.double()).clamp(-4, 4).round().nan_to_num(-4).int().tolist()
     return [Kind((*terms(s.request), step), 1 / (1 + math.exp(0.2 - 0.5 * step))) for s, step in zip(batch, steps)]

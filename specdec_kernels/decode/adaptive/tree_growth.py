@@ -30,10 +30,10 @@ def independent(model: DraftRunner, batch, rows, limits, K: int, L: int) -> Tree
     drafts = torch.full((n, K, L), -1, **whole)
     at = torch.zeros(n, K, **whole)  # the index in `rows` of each draft's current node
     row_of = torch.zeros(n, K * L + 1, **whole)  # the index of each node's row among the rows of all levels
-    first, drawn_from, count = torch.ones(n, **whole), [], 0
+    first, drawn_from, count, views = torch.ones(n, **whole), [], 0, batch.views.after_chain([])
     for level in range(last):
         W = rows.shape[1]
-        out = sk.sample(_flat(rows, batch), k=K, slot=level * K, **_per_row(batch.randomness, W))
+        out = sk.sample(_flat(rows, batch, views), k=K, slot=level * K, **_per_row(batch.randomness, W))
         drawn = out.tokens.view(n, W, K).gather(1, at[:, None])[:, 0]
         drafts[:, :, level] = drawn.masked_fill(limit[:, None] <= level, -1)
         drawn_from.append(out.rows)
@@ -48,12 +48,13 @@ def independent(model: DraftRunner, batch, rows, limits, K: int, L: int) -> Tree
         rows = model.grow(tree.tokens.gather(1, nodes), Branches(tree.parents, first))
         assert tree.draft_nodes is not None  # build_tree always returns them
         at = (tree.draft_nodes[:, :, level] - first[:, None]).clamp(min=0)
+        views = batch.views.after_nodes(tree.parents, tree.tokens, nodes, level + 1)
         first = first + new
     tree = sk.build_tree(drafts)
     used = at_most((tree.parents >= 0).sum(1), K * L) + 1
     parents, tokens = tree.parents[:, :used], tree.tokens[:, 1:used]
     row = row_of.gather(1, parents.clamp(min=0).long())
-    return TreeDraft(parents, tokens, draft_nodes=tree.draft_nodes, rows=_joined(drawn_from, n, row))
+    return TreeDraft(parents, tokens, draft_nodes=tree.draft_nodes, rows=_joined(drawn_from, n, row), viewed=True)
 
 
 def shaped(model: DraftRunner, batch, rows, limits, shape: TreeShape, top: bool) -> TreeDraft:
@@ -69,12 +70,14 @@ def shaped(model: DraftRunner, batch, rows, limits, shape: TreeShape, top: bool)
     for depth in range(1, last + 1):
         above, level = shape.levels[depth - 1], shape.levels[depth]
         widest = max(len(shape.children[i]) for i in above)
+        nodes = torch.arange(above.start, above.stop, device=batch.device).expand(n, -1)
+        views = batch.views.after_nodes(parents, tokens, nodes, depth - 1)
         if top:
-            drawn = rows.topk(min(widest, rows.shape[2])).indices
+            drawn = _likeliest(rows, min(widest, rows.shape[2]), views)
         else:
             first = [min(shape.children[i], default=1) - 1 for i in above]  # for a leaf any: its draws are dropped
             slot, randomness = upload(first * n, batch.device), _per_row(batch.randomness, len(above))
-            out = sk.sample(_flat(rows, batch), k=widest, replacement=False, slot=slot, **randomness)
+            out = sk.sample(_flat(rows, batch, views), k=widest, replacement=False, slot=slot, **randomness)
             drawn = out.tokens.view(n, len(above), -1)
             drawn_from.append(out.rows)
         for i, node in enumerate(above):
@@ -99,12 +102,21 @@ def _packed(parents, tokens, drawn_from) -> TreeDraft:
     above = torch.where(parents >= 0, number.gather(1, parents.clamp(min=0).long()).int(), -1)
     above, row = (x.gather(1, order)[:, :used] for x in (above, parents))
     rows = _joined(drawn_from, len(row), row) if drawn_from else None
-    return TreeDraft(above, tokens.gather(1, order[:, 1:used] - 1), rows=rows)
+    return TreeDraft(above, tokens.gather(1, order[:, 1:used] - 1), rows=rows, viewed=True)
 
 
-def _flat(rows, batch) -> sk.Rows:
-    """Flatten a level's rows [n, W, Vq] to [n W, Vq], each with its request's sampling parameters."""
-    return sk.Rows(rows.flatten(0, 1), **_per_row(batch.sampling, rows.shape[1]))
+def _flat(rows, batch, views: dict) -> sk.Rows:
+    """Flatten a level's rows [n, W, Vq] to [n W, Vq], each with its request's sampling parameters and its own views."""
+    return sk.Rows(rows.flatten(0, 1), **_per_row(batch.sampling, rows.shape[1]), **views)
+
+
+def _likeliest(rows, w: int, views: dict):
+    """Return the ids [n, W, w] of the largest logits of rows [n, W, Vq], as the requests see them."""
+    if not views:
+        return rows.topk(w).indices
+    flat = rows.flatten(0, 1)
+    score = torch.zeros(len(flat), dtype=torch.float32, device=flat.device)
+    return sk.row_topw(sk.Rows(flat, **views), score, w).ids.view(*rows.shape[:2], w)
 
 
 def _joined(levels: list[sk.Rows], n: int, row) -> sk.Rows:

@@ -95,6 +95,7 @@ class HierarchicalDrafter(Drafter):
     """
 
     rules, verifies = tuple(RULES), ("token", "block")
+    draws_viewed = True
 
     def __init__(self, model, drafter: Drafter, gamma: int | str = 8, max_gamma: int = 16, verify: str = "token"):
         check_model("HierarchicalDrafter", "model", model)
@@ -140,7 +141,7 @@ class HierarchicalDrafter(Drafter):
             for own, row in zip(rows, self.model.score(_Turn(ahead, batch, turns), Draft.nothing(batch).tokens)):
                 own.append(row)
         tokens = upload_rows([s.drafts for s in ahead], batch.device)
-        return Draft(tokens, sk.Rows(_stacked(rows), **batch.sampling))
+        return Draft(tokens, sk.Rows(_stacked(rows), **batch.sampling), viewed=True)
 
     def observe(self, outcome):
         self.gamma.observe(outcome)
@@ -159,6 +160,7 @@ class HierarchicalDrafter(Drafter):
         """Take one speculative step of the model -> its rows [n, g + 1, V] and the step's outcome."""
         times = StepTimes(batch.device)
         proposal = self.drafter.propose(batch) or Draft.nothing(batch)
+        batch.views.check(proposal)
         times.mark()
         logits = self.model.score(batch, proposal.tokens)
         times.mark()

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafts from the request's text where it repeats itself and from a model elsewhere, mixed in one batch."""
 
+from dataclasses import replace
+
 import torch
 from torch.nn.functional import pad
 
@@ -68,4 +70,4 @@ class LookupThenModel(Drafter):
         n, g, _ = draft.rows.logits.shape
         row = torch.arange(n * g, device=tokens.device).view(n, g).masked_fill(mine, -1)
         row, model_tokens = (pad(x, (0, width - g), value=-1) for x in (row, draft.tokens))
-        return Draft(torch.where(mine, tokens, model_tokens), draft.rows._replace(row=row))
+        return replace(draft, tokens=torch.where(mine, tokens, model_tokens), rows=draft.rows._replace(row=row))

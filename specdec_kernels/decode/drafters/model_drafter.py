@@ -36,6 +36,7 @@ class ModelDrafter(Drafter):
     """
 
     rules, verifies = tuple(RULES), ("token", "block")
+    draws_viewed = True
 
     def __init__(self, model, gamma: int | str = 4, max_gamma: int = 8):
         self.gamma = make_gamma("ModelDrafter", gamma, max_gamma)
@@ -54,23 +55,24 @@ class ModelDrafter(Drafter):
         drawn: list[torch.Tensor] = []
         rows: list[sk.Rows] = []
         while any(going):
-            i = len(drawn)
-            kinds = row_kinds(batch, logits, i) if self.gamma.adaptive else [None] * len(batch)
+            i, views = len(drawn), batch.views.after_chain(drawn)
+            kinds = row_kinds(batch, sk.Rows(logits, **views), i) if self.gamma.adaptive else [None] * len(batch)
             going = [g and limits[b] > i and self.gamma.keep(b, kinds[b]) for b, g in enumerate(going)]
             if not any(going):
                 break
-            out = sk.sample(sk.Rows(logits, **batch.sampling), slot=i, **randomness)
+            out = sk.sample(sk.Rows(logits, **batch.sampling, **views), slot=i, **randomness)
             drawn.append(out.tokens.masked_fill(~upload(going, batch.device, torch.bool)[:, None], -1))
-            rows.append(out.rows)
+            rows.append(sk.Rows(logits, stats=out.rows.stats))  # their views are given to all of them at once
             if not self.gamma.pays():
                 going = [False] * len(batch)
             if batch.wants_end_row or any(g and limits[b] > i + 1 for b, g in enumerate(going)):
                 logits = self.model.extend(drawn[-1][:, 0], i)
         if batch.wants_end_row:
-            rows.append(sk.Rows(logits, stats=sk.row_stats(sk.Rows(logits, **batch.sampling))))
+            seen = sk.Rows(logits, **batch.sampling, **batch.views.after_chain(drawn))
+            rows.append(sk.Rows(logits, stats=sk.row_stats(seen)))
         if not rows:
             return None
-        return Draft(torch.cat([Draft.nothing(batch).tokens, *drawn], 1), sk.stack_rows(rows))
+        return Draft(torch.cat([Draft.nothing(batch).tokens, *drawn], 1), sk.stack_rows(rows), viewed=True)
 
     def observe(self, outcome):
         self.gamma.observe(outcome)

@@ -7,7 +7,7 @@ import torch
 
 import specdec_kernels as sk
 
-from ..interfaces import check_model
+from ..interfaces import check_model, check_no_views
 from ..proposal import Draft, Drafter, Proposal
 from ..transfers import upload
 from .draft_runner import DraftRunner
@@ -85,6 +85,7 @@ class TokenCascade(Drafter):
                 f"got {self.vocab_size}"
             )
         for s in sequences:
+            check_no_views("TokenCascade", s.index, s.request)
             if s.remaining > self.num_lookahead:
                 wanted = f"max_new_tokens must be <= longest={self.num_lookahead}"
                 raise ValueError(f"TokenCascade: {wanted}, request {s.index} has {s.remaining}")

@@ -50,6 +50,7 @@ class TreeDrafter(Drafter):
     """
 
     verifies, chains = ("token",), False
+    draws_viewed = True
 
     def __init__(
         self,
