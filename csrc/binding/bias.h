@@ -39,8 +39,7 @@ inline Bias bias(const Op& op, const GivenBias& given, const Positions& position
   check_device(op, given.field("bias.values"), *given.values);
   check_shape(op, given.field("bias.values"), *given.values, {{"S", given.ids->size(0)}, {"I", p.n}});
   check_float32(op, given.field("bias.values"), *given.values);
-  check(p.n <= 1 || given.values->stride(1) == 1 || given.values->numel() == 0, op, given.field("bias.values"),
-        " must be contiguous in its last dimension, got strides ", bracketed(given.values->strides()));
+  check_adjacent(op, given.field("bias.values"), *given.values);
   p.values = static_cast<const float*>(data_of(*given.values)), p.values_stride = given.values->stride(0);
   take_lists(op, given.field("bias.ids"), given.field("bias.row"), p, given.ids->size(0), given.row, positions);
   return p;

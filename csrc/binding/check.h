@@ -60,6 +60,13 @@ inline void check_contiguous(const Op& op, Name name, const Tensor& t) {
   check(t.is_contiguous(), op, name, " must be contiguous, got strides ", bracketed(t.strides()));
 }
 
+// Checks that entries that differ in the last index alone are adjacent in memory, or `apart`.
+inline void check_adjacent(const Op& op, Name name, const Tensor& t, int64_t apart = 1) {
+  const int64_t last = t.dim() - 1;
+  check(t.size(last) <= 1 || t.stride(last) == apart || t.numel() == 0, op, name,
+        " must be contiguous in its last dimension, got strides ", bracketed(t.strides()));
+}
+
 // Whether t has memory. Tensors on the meta device have none.
 inline bool has_memory(const Tensor& t) { return t.is_cpu() || t.is_cuda(); }
 
@@ -69,9 +76,8 @@ inline const void* data_of(const Tensor& t) { return has_memory(t) ? t.const_dat
 // Checks rows. They are read in place, so the entries of a row must be adjacent in memory.
 inline DType check_rows(const Op& op, Name name, const Tensor& t) {
   check_device(op, name, t);
-  const int64_t last = t.dim() - 1, V = t.size(last);
-  check(V <= 1 || t.stride(last) == !rows_over_ranks || t.numel() == 0, op, name,
-        " must be contiguous in its last dimension, got strides ", bracketed(t.strides()));
+  const int64_t V = t.size(t.dim() - 1);
+  check_adjacent(op, name, t, !rows_over_ranks);
   check(V >= 1 && V <= (1 << 24), op, name, " must have a vocabulary of 1 to 2^24, got ", V);
   switch (t.scalar_type()) {
     case ScalarType::Float: return kFloat32;

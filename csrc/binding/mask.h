@@ -28,8 +28,7 @@ inline Mask mask(const Op& op, const GivenMask& given, const Positions& position
   check_device(op, name, t);
   check_dims(op, name, t, "S, W");
   check_dtype(op, name, t, ScalarType::Int, "int32");
-  check(t.size(1) <= 1 || t.stride(1) == 1 || t.numel() == 0, op, name,
-        " must be contiguous in its last dimension, got strides ", bracketed(t.strides()));
+  check_adjacent(op, name, t);
   // An empty tensor's address may be null, which would mean that there is no mask.
   m.words = static_cast<const uint32_t*>(t.numel() == 0 ? "" : data_of(t));
   m.W = t.size(1), m.stride = t.stride(0);

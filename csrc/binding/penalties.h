@@ -32,8 +32,7 @@ inline const int32_t* history_pointer(const Op& op, Name name, const Tensor& t) 
   check_device(op, name, t);
   check_dims(op, name, t, "S, H");
   check_dtype(op, name, t, ScalarType::Int, "int32");
-  check(t.size(1) <= 1 || t.stride(1) == 1 || t.numel() == 0, op, name,
-        " must be contiguous in its last dimension, got strides ", bracketed(t.strides()));
+  check_adjacent(op, name, t);
   return static_cast<const int32_t*>(data_of(t));
 }
 

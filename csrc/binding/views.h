@@ -24,6 +24,9 @@ constexpr size_t kViewsArguments = kPenaltiesArguments + kBiasArguments + kMaskA
     SPECDEC_GIVEN_PENALTIES(side, prefix), SPECDEC_GIVEN_BIAS(side, prefix), SPECDEC_GIVEN_MASK(side, prefix) \
   }
 
+// The field of Rows that an error about a side's views names
+inline const char* named(const Views& v) { return v.penalties ? "penalties" : v.bias ? "bias" : "allowed"; }
+
 // The views of the requests, or rows, that `positions` describes. `window` holds their drafted tokens.
 inline Views views(const Op& op, const GivenViews& given, const Positions& positions, const Window& window,
                    const Present& present) {
@@ -32,7 +35,7 @@ inline Views views(const Op& op, const GivenViews& given, const Positions& posit
   v.bias = bias(op, given.bias, positions);
   v.mask = mask(op, given.mask, positions, window, present);
   v.window = window;
-  check(!v || positions.B <= INT32_MAX, op, Name(given.penalties.side, "penalties"),
+  check(!v || positions.B <= INT32_MAX, op, Name(given.penalties.side, named(v)),
         " must be of fewer than 2^31 rows, got ", positions.B);
   if (v.bias && values_at_hand(op)) sort_bias(op, given.bias.side, window, v.bias, positions, present);
   return v;
@@ -44,7 +47,7 @@ inline void take_views(const Op& op, Rows& rows, const GivenViews& given, const 
   rows.views = views(op, given, positions, window, present);
   if (!rows.views) return;
   const char* const side = given.bias.side;
-  const char* const field = rows.views.penalties ? "penalties" : rows.views.bias ? "bias" : "allowed";
+  const char* const field = named(rows.views);
   const char* const needs = rows.views.penalties ? " need " : " needs ";
   check(bool(rows.memory), op, Name(side, field), needs, Name(side, "logits"), ", got none");
   check(rows.kind == Kind::kLogits, op, Name(side, field), needs, Name(side, "kind"), "='logits', got 'probs'");
