@@ -40,8 +40,8 @@ TRITON = {  # name: (file, its text, the mutant's text, the test that fails)
     "sigma divided by n - 1": (TRITON_RULE, SQUARES, f"({SQUARES}) * n / tl.maximum(n - 1, 1.0)", top_n_sigma),
     "sigma divided by all entries": (
         TRITON_RULE,
-        "count += sum_of(finite.to(tl.float64), S)",
-        "count += sum_of((z < 3e38).to(tl.float64), S)",
+        "count += tl.sum(finite.to(tl.int32), 1)",
+        "count += tl.sum((z < 3e38).to(tl.int32), 1)",
         top_n_sigma,
     ),
 }

@@ -57,12 +57,7 @@ def named(rows: Rows) -> str:
 
 def samples(rows: Rows) -> bool:
     """Whether a sampling parameter is given."""
-    return rows.temperature is not None or filters(rows)
-
-
-def filters(rows: Rows) -> bool:
-    """Whether a filter is given."""
-    return not (rows.top_k is rows.top_p is rows.min_p is rows.top_n_sigma is None)
+    return not (rows.temperature is rows.top_k is rows.top_p is rows.min_p is rows.top_n_sigma is None)
 
 
 def no_views(op: str, name: str, rows: Rows) -> None:

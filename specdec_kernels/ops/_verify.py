@@ -40,7 +40,7 @@ def _code(op, name, rows, by_rule):
 
 
 def _is_greedy(rows):
-    return _check.is_greedy(rows.temperature) and not _rows.filters(rows)
+    return _check.is_greedy(rows.temperature) and not _rows.samples(rows._replace(temperature=None))
 
 
 def write(op, kind, run, arguments, out):

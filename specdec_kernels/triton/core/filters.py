@@ -12,20 +12,7 @@ import triton
 import triton.language as tl
 
 from .memory import start
-from .row import (
-    FLT_MAX,
-    LOG2E,
-    before_each,
-    by_row,
-    chunk_sum,
-    chunks_from,
-    chunks_of,
-    each,
-    load_chunk,
-    scaled,
-    sum_of,
-    weight_of,
-)
+from .row import FLT_MAX, LOG2E, before_each, by_row, chunk_sum, chunks_of, each, load_chunk, scaled, weight_of
 
 LARGEST = tl.constexpr(2147483647)
 ONE = tl.constexpr(
@@ -214,21 +201,22 @@ def top_k_bound(side, block, top_k, top, on, S):
     )
 
 
-@triton.jit
+@triton.jit(noinline=True)  # with penalties the caller has no registers to spare
 def deviation(side, block, top, on, S):
-    """Return the standard deviation of each row's finite logits, with the sums of csrc/core/filters.h."""
-    chunks = chunks_of(side)
-    total, squares, count = start(0.0, tl.float64, S), start(0.0, tl.float64, S), start(0.0, tl.float64, S)
-    each_on, each_top = each(on, S), each(top, S)
-    for begin in range(0, chunks, S.TOGETHER):
-        c = chunks_from(begin, S)
-        z = load_chunk(side, block.each_b, block.each_row, c, each_on & (c < chunks), -float("inf"), S)
+    """Return the standard deviation of each row's finite logits, with the sums of csrc/core/filters.h.
+
+    One chunk is read at a time, since float64 takes twice the registers."""
+    total, squares = start(0.0, tl.float64, S), start(0.0, tl.float64, S)
+    count = start(0, tl.int32, S)
+    most = top[:, None]
+    for c in range(0, chunks_of(side)):
+        z = load_chunk(side, block.b, block.row, tl.zeros([S.ROWS], tl.int32) + c, on, -float("inf"), S)
         finite = z > -float("inf")
-        d = each_top[:, None].to(tl.float64) - tl.where(finite, z, each_top[:, None]).to(tl.float64)
-        total += sum_of(d, S)
-        squares += sum_of(d * d, S)
-        count += sum_of(finite.to(tl.float64), S)
-    n = tl.maximum(count, 1.0)
+        d = most.to(tl.float64) - tl.where(finite, z, most).to(tl.float64)
+        total += tl.sum(d, 1)
+        squares += tl.sum(d * d, 1)
+        count += tl.sum(finite.to(tl.int32), 1)
+    n = tl.maximum(count, 1).to(tl.float64)
     mean = total / n
     return tl.sqrt(tl.maximum(squares / n - mean * mean, 0.0))
 
