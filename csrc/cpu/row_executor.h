@@ -77,8 +77,7 @@ class CpuExecutor {
   // A barrier of the executor's threads, before and after one of them writes what the others read
   void sync() const {}
 
-  // Sets whether stats() also computes entropies, for distributions whose entropy will be needed. Drops known entropies
-  // and the known TV.
+  // Sets whether stats() also computes entropies, if they will be needed. Drops known entropies and the known TV.
   void expect_entropy(bool expected) { sums_surprise_ = expected, known_[0] = known_[1] = {}, tv_of_[0] = {}; }
 
   // Prepares for entropy(p), entropy(q) and tv(p, q): unless both entropies are known, one pass computes all three.
@@ -197,6 +196,7 @@ class CpuExecutor {
   };
   size_t stats_width() const { return sums_surprise_ ? sizeof(ChunkStats) : offsetof(ChunkStats, surprise); }
   ChunkStats stats_of(const Entries& z, int n, float max, float scale, float cutoff) const;
+  ChunkStats stats_of_chunk(const Row& row, int64_t c, float scale, float* lanes) const;
   void take(int64_t c, const ChunkStats& x) { max_[c] = x.max, sum_[c] = x.sum, surprise_[c] = x.surprise; }
   ExpTotals total_at(float max, float scale);
   float normalise(double total);

@@ -15,6 +15,27 @@ CpuExecutor::ChunkStats CpuExecutor::stats_of(const Entries& z, int n, float max
   return {max, sums.sum, sums.surprise};
 }
 
+// The stats of chunk c if `scale` is not 0, else its largest entry and those of its lanes, if they are not null
+CpuExecutor::ChunkStats CpuExecutor::stats_of_chunk(const Row& row, int64_t c, float scale, float* lanes) const {
+  alignas(64) float buf[kChunk];
+  ChunkStats s{-HUGE_VALF, 0, 0};
+  const Changes changes = reader_.changes(row, c);
+  if (changes.empty) {
+    if (lanes) std::fill(lanes, lanes + kPad, -HUGE_VALF);
+    return s;
+  }
+  const int n = chunk_size(row.V, c);
+  if (scale != 0) {
+    const Entries z = reader_.chunk(row, changes, c, buf, s.max);
+    s = stats_of(z, n, s.max, scale, -FLT_MAX);
+    if (s.sum > 0 && s.max < HUGE_VALF) return s;
+  }
+  const Entries z = reader_.chunk(row, changes, c, buf);
+  const ChunkMax m = rows_.chunk_max(z, padded(n), lanes);
+  s = {m.bad ? NAN : m.max, 0, 0};
+  return s;
+}
+
 // The totals of what take() stored, relative to `max`. Rescales sum_ to it, too.
 ExpTotals CpuExecutor::total_at(float max, float scale) {
   ExpTotals total{0, 0};
@@ -50,26 +71,11 @@ RowStats CpuExecutor::row_stats(const Row& row, const Filters& filters) {
     lanes = lane_max_.data();
   }
 
+  const bool sums = !greedy && !filtered;
   const auto stats_of_chunk = [&](int64_t c) {
-    alignas(64) float buf[kChunk];
-    ChunkStats s{-HUGE_VALF, 0, 0};
-    const Changes changes = reader_.changes(row, c);
-    if (changes.empty) {
-      if (lanes) std::fill(lanes + c * kPad, lanes + (c + 1) * kPad, -HUGE_VALF);
-      return s;
-    }
-    const int n = chunk_size(row.V, c);
-    if (!greedy && !filtered) {
-      const Entries z = reader_.chunk(row, changes, c, buf, s.max);
-      s = stats_of(z, n, s.max, scale, -FLT_MAX);
-      if (s.sum > 0 && s.max < HUGE_VALF) return s;
-    }
-    const Entries z = reader_.chunk(row, changes, c, buf);
-    const ChunkMax m = rows_.chunk_max(z, padded(n), lanes ? lanes + c * kPad : nullptr);
-    s = {m.bad ? NAN : m.max, 0, 0};
-    return s;
+    return this->stats_of_chunk(row, c, sums ? scale : 0, lanes ? lanes + c * kPad : nullptr);
   };
-  const size_t width = greedy || filtered ? offsetof(ChunkStats, sum) : stats_width();
+  const size_t width = sums ? stats_width() : offsetof(ChunkStats, sum);
   for_chunks(chunks_, stats_of_chunk, [&](int64_t c, const ChunkStats& x) { take(c, x); }, width);
 
   float max = -HUGE_VALF;
