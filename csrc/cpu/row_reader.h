@@ -75,9 +75,10 @@ class RowReader {
   }
   // Writes m entries of chunk c to buf as the row's view changes them. Returns the largest, NaN aside.
   float copy(const Row& row, const Changes& changes, int64_t c, int m, float* buf) const {
+    const Entries raw = at(row, c);
     const uint32_t* const words = changes.masked ? changes.words() : nullptr;
-    if (!changes.values()) return kernels.copy(at(row, c), m, words, buf);
-    const float max = kernels.copy(at(row, c), m, nullptr, buf);
+    if (!changes.values()) return kernels.copy(raw, m, words, buf);
+    const float max = kernels.copy(raw, m, nullptr, buf);
     const Peaks changed = change(row.view, changes, c * kChunk, m, buf);
     if (words) return kernels.copy(buf, m, words, buf);
     return changed.before < max ? std::max(max, changed.after) : kernels.max(buf, m);

@@ -47,9 +47,12 @@ inline const float* viewed(const float* z, int m, int n, float* buf) {
         "z = number_at(row.pointer(), row.dtype, place(row, v));": (
             "z = viewed(number_at(row.pointer(), row.dtype, place(row, v)), v);"
         ),
-        "n == padded(n) && !changes ? at(row, c) : ": "",
-        "z = kernels.load(at(row, c), m, n, pad, buf);": (
-            "z = viewed(kernels.load(at(row, c), m, n, pad, buf), m, n, buf);"
+        "n == padded(n) && !changes ? z : ": "",
+        "return kernels.load(at(row, c), m, n, pad, buf);": (
+            "return viewed(kernels.load(at(row, c), m, n, pad, buf), m, n, buf);"
+        ),
+        "const Entries raw = at(row, c);": (
+            "const Entries raw = viewed(kernels.load(at(row, c), m, m, -HUGE_VALF, buf), m, m, buf);"
         ),
     },
 )

@@ -50,13 +50,13 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
     "the list of the first request": (["avx2", "cuda"], [(PENALTIES, *ALL_OF_ONE)], flat),
     "the presence of a prompt's tokens": (
         ["avx2"],
-        [(CPU, "positive = e > 0, again = count > 0;", "positive = e > 0, again = true;")],
+        [(CPU, "return e - (count > none ? none + by.presence : none);", "return e - (none + by.presence);")],
         flat,
     ),
     "the presence of a prompt's tokens, in CUDA": (["cuda"], [(CUDA, "if (count == 0) return e;", "")], flat),
     "the product with 1 / repetition": (
         ["avx2"],
-        [(CPU, "e = e / divisor[positive] * factor[positive];", "e = e * (1 / divisor[positive]) * factor[positive];")],
+        [(CPU, "e = e / (e > none ? r : one) *", "e = e * (one / (e > none ? r : one)) *")],
         flat,
     ),
     "sums of another view": (["avx2"], [(ROW, "&& view == other.view", "")], in_one_memory),
@@ -73,11 +73,10 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
     ),
     "a bias after the penalties": (
         ["avx2"],
-        [(CPU, "  e -= begin;\n  if (changes.bias) {",
-          "  e -= begin;\n  if (changes.used || changes.drafted) penalise(view, changes, begin, n, e);\n"
-          "  if (changes.bias) {"),
-         (CPU, "bias[j].value;\n  }\n  if (changes.used || changes.drafted) penalise(view, changes, begin, n, e);",
-          "bias[j].value;\n  }")],
+        [(CPU, "  for_bias([&](float& e, float value) { raise(peaks.before, e), e += value; });\n", ""),
+         (CPU, "penalise(view, changes, begin, n, e, peaks);\n",
+          "penalise(view, changes, begin, n, e, peaks);\n"
+          "  for_bias([&](float& e, float value) { raise(peaks.before, e), e += value; });\n")],
         flat,
     ),
     "a bias after the penalties, in CUDA": (
@@ -106,10 +105,9 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
     ),
     "a mask before the penalties": (
         ["avx2"],
-        [("cpu/row_reader.h", "change(row.view, changes, c * kChunk, m, buf);\n    if (!changes.masked) return buf;",
-          "if (!changes.masked) return change(row.view, changes, c * kChunk, m, buf), buf;"),
-         ("cpu/row_reader.h", "    kernels.mask(buf, m, words);",
-          "    kernels.mask(buf, m, words);\n    change(row.view, changes, c * kChunk, m, buf);")],
+        [("cpu/row_reader.h", "const float max = kernels.copy(raw, m, nullptr, buf);",
+          "const float max = kernels.copy(raw, m, words, buf);"),
+         ("cpu/row_reader.h", "if (words) return kernels.copy(buf, m, words, buf);", "")],
         flat,
     ),
     "a mask that forbids the last words' ids": (
@@ -132,8 +130,8 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
         [("cuda/seen.cuh", "view.words[first / 32] >> first % 32", "view.words[first / 32] >> (first + 1) % 32")],
         flat,
     ),
-    "one number of an id that has two": (["avx2"], [(CPU, "e[bias[j].id] += bias[j].value;",
-        "if (j == changes.bias.first || bias[j - 1].id != bias[j].id) e[bias[j].id] += bias[j].value;")], flat),
+    "one number of an id that has two": (["avx2"], [(CPU, "f(e[bias[j].id], bias[j].value);",
+        "if (j == changes.bias.first || bias[j - 1].id != bias[j].id) f(e[bias[j].id], bias[j].value);")], flat),
     "one number of an id that has two, in CUDA": (
         ["cuda"],
         [(CUDA, "if (ids[k] == v) e += bias.value(list, k - window);",
@@ -142,9 +140,8 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
     ),
     "a list whose order is lost": (
         ["avx2"],
-        [("binding/bias.h", "order[j] = {v < 0 || v > INT32_MAX ? INT32_MAX : v, j};",
-          "order[j] = {v < 0 || v > INT32_MAX ? INT32_MAX : v, -j};"),
-         ("binding/bias.h", "bias.value(s, order[j].second)", "bias.value(s, -order[j].second)")],
+        [("binding/bias.h", "| uint64_t(j);", "| uint64_t(bias.n - 1 - j);"),
+         ("binding/bias.h", "bias.value(s, uint32_t(order[j]))", "bias.value(s, bias.n - 1 - uint32_t(order[j]))")],
         flat,
     ),
     "a biased id that counts as used, in CUDA": (

@@ -107,7 +107,7 @@ class Views:
             rows = self._read(drafted.flatten(1))[0]
             return [[tuple(row[i * drafts : (i + 1) * drafts]) for i in range(W)] for row in rows]
 
-        fields = self._fields(lambda: torch.full((n, W), drafts, device=drafted.device), paths)
+        fields = self._fields(lambda: torch.full((n, W), drafts, dtype=torch.int64, device=drafted.device), paths)
         for name in fields.keys() & {"bias", "allowed"}:
             fields[name] = fields[name]._replace(row=fields[name].row.flatten())
         if "penalties" in fields:
