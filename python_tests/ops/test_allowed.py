@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support import backends, tiers
+from support.view_mutants import hides_infinity
 from support.viewed import FLAT, OPS, differ, of_three
 
 import specdec_kernels as sk
@@ -47,6 +48,10 @@ def test_a_mask_hides_nan_and_infinity():
     hidden, shown = (sk.row_stats(Rows(z, allowed=masks(5, ids))) for ids in ([0, 2, 4], [0, 1, 2]))
     assert torch.equal(hidden, sk.row_stats(torch.tensor([[2.0, -math.inf, 0.5, -math.inf, 0.0]])))
     assert shown[0, 2].isnan()
+
+
+def test_a_mask_hides_what_a_penalty_makes_infinite(backend):
+    hides_infinity(backend)
 
 
 def test_nothing_allowed_is_an_invalid_row():

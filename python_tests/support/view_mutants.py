@@ -3,6 +3,7 @@
 
 import functools
 
+import torch
 from support import backends, one_memory, viewed
 
 WINDOW, PENALTIES, ROW = "core/window.h", "core/penalties.h", "core/row.h"
@@ -17,6 +18,11 @@ def seen(op, backend, like="", calls=60):
 
 def in_one_memory(backend):
     assert backends.there(backend, one_memory.compared) == []
+
+
+def hides_infinity(backend):
+    found, wanted = backends.there(backend, viewed.hidden_infinity)
+    assert torch.equal(found, wanted)
 
 
 chains, trees, flat = (functools.partial(seen, op) for op in ("verify_chain", "verify_tree", "row_stats"))
@@ -108,7 +114,7 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
         [("cpu/row_reader.h", "const float max = kernels.copy(raw, m, nullptr, buf);",
           "const float max = kernels.copy(raw, m, words, buf);"),
          ("cpu/row_reader.h", "if (words) return kernels.copy(buf, m, words, buf);", "")],
-        flat,
+        hides_infinity,
     ),
     "a mask that forbids the last words' ids": (
         ["avx2"],

@@ -379,6 +379,16 @@ def compared(op, backend, n):
     return wrong, changed
 
 
+def hidden_infinity():
+    """Return the stats of a row whose forbidden entry a penalty makes infinite, and those of the row without it."""
+    ids, counts = sk.history([[]], [[1, 1]], size=1)
+    penalties = sk.Penalties(frequency=-3e38, ids=ids, counts=counts)  # 1 + 6e38 is infinite in float32
+    allowed = sk.Allowed(torch.tensor([[0b101]], dtype=torch.int32))
+    z = torch.tensor([[2.0, 1.0, 0.5]])
+    without = torch.tensor([[2.0, -math.inf, 0.5]])
+    return sk.row_stats(Rows(z, penalties=penalties, allowed=allowed)), sk.row_stats(without)
+
+
 def hostile(rng, *shape, values, dtype):
     x = torch.tensor([rng.choice(values) for _ in range(max(1, torch.Size(shape).numel()))], dtype=dtype)
     return x[: torch.Size(shape).numel()].reshape(shape)
