@@ -63,7 +63,7 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
     "the product with 1 / repetition": (
         ["avx2"],
         [(CPU, "e = e / (e > none ? r : one) *", "e = e * (one / (e > none ? r : one)) *")],
-        flat,
+        functools.partial(flat, calls=600),  # it changes a last digit, which few results show
     ),
     "sums of another view": (["avx2"], [(ROW, "&& view == other.view", "")], in_one_memory),
     "a token of the window twice": (["cuda"], [(CUDA, "first &= ids[i] != v;", "")], chains),
