@@ -60,7 +60,7 @@ int find(const float* z, int n, float lo, float below, int* out) {
   return count;
 }
 
-Spread spread(Entries entries, int n, float max) {
+Spread spread(const Entries& entries, int n, float max) {
   D sum[2 * U] = {}, squares[2 * U] = {};
   int count = 0;
   with_vectors(entries, [&](auto z) {

@@ -84,7 +84,7 @@ struct RowKernels {
   void (*clipped_sums)(const float* p, const float* q, int n, const float* t, double* out);
   // indices of lo <= z < below, ascending; returns how many
   int (*find)(const float* z, int n, float lo, float below, int* out);
-  Spread (*spread)(Entries z, int n, float max);
+  Spread (*spread)(const Entries& z, int n, float max);  // of the finite entries
   // sums of exp((z - max) * scale) over z >= t, for kThresholds t at once
   void (*kept_sums)(const float* z, int n, float max, float scale, const float* t, float* out);
 };

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support import plain_views, tiny
-from support.drafters import EVERY
+from support.drafters import EVERY, UNDER_VIEWS
 from support.rule_laws import emitted
 
 import specdec_kernels as sk
@@ -29,7 +29,6 @@ from specdec_kernels.registry import ONE_HOT_RULES, REJECT_FORBIDDEN, RULES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-KINDS = [kind for kind in EVERY if kind != "cascade"]
 NO = -math.inf
 
 
@@ -49,7 +48,7 @@ def mixed(**parameters):
     return [replace(r, max_new_tokens=14, **some[i % 4], **parameters) for i, r in enumerate(tiny.requests())]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", UNDER_VIEWS)
 def test_greedy_is_plain_decoding(models, kind):
     """Slots are freed, moved and reused. Kills: the bias of another request, of another position, and an end token that
     stays forbidden."""
@@ -131,7 +130,7 @@ def test_joint_law_under_a_rule(rule, alpha, verify):
     assert not testing.check_tokens(tokens, plain_views.texts(p, request)).passed  # differs from the target's
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", UNDER_VIEWS)
 def test_forbidden_ids_are_never_emitted(models, kind):
     """At a high temperature, with half of all ids forbidden, beside requests that may emit them."""
     _, target, draft = models

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support import plain_views, tiny
-from support.drafters import EVERY
+from support.drafters import EVERY, UNDER_VIEWS
 from support.rule_laws import emitted
 
 from specdec_kernels import testing
@@ -25,8 +25,6 @@ from specdec_kernels.decode import (
 from specdec_kernels.decode.masks import Masks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-KINDS = [kind for kind in EVERY if kind != "cascade"]
 
 
 class Grammar:
@@ -74,7 +72,7 @@ def mixed(**parameters):
     ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", UNDER_VIEWS)
 def test_greedy_is_plain_decoding(models, kind):
     """Kills: one mask for all positions, a mask of another branch or request, a mask that the function has overwritten,
     a question about a forbidden draft."""

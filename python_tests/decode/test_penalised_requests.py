@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support import plain_views, tiny
-from support.drafters import EVERY
+from support.drafters import EVERY, UNDER_VIEWS
 from support.rule_laws import emitted
 
 import specdec_kernels as sk
@@ -34,7 +34,6 @@ from specdec_kernels.reference.views import unseen, written_out
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 ALL = dict(repetition_penalty=1.3, frequency_penalty=0.4, presence_penalty=0.5)
-KINDS = [kind for kind in EVERY if kind != "cascade"]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +47,7 @@ def mixed(**parameters):
     return [replace(r, max_new_tokens=14, **some[i % 5], **parameters) for i, r in enumerate(tiny.requests())]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", UNDER_VIEWS)
 def test_greedy_is_plain_decoding_under_penalties(models, kind):
     """Slots are freed, moved and reused, beside requests without penalties. Kills: counts that are not updated, the
     prompt counted by frequency or presence, the list of another request."""

@@ -33,3 +33,4 @@ EVERY = {
     "greedy": lambda draft: TreeDrafter(draft, "greedy", 2, 3),
     "of models": lambda draft: HierarchicalDrafter(draft, ModelDrafter(draft, 2), 4),
 }
+UNDER_VIEWS = [kind for kind in EVERY if kind != "cascade"]  # kinds that take requests with penalties, biases or masks

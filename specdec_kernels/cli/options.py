@@ -102,11 +102,8 @@ def _views(option):
     bias = "a number that is added to the logits of a token; -inf forbids it; may be repeated"
     kind = {"action": "append", "type": values.logit_bias, "metavar": "ID=VALUE"}
     option("--logit-bias", default=[], help=bias, **kind)
-    least, early = (
-        values.integer(0, "an integer >= 0"),
-        "no end token before so many tokens; a stop string may end the text",
-    )
-    option("--min-tokens", type=least, default=0, help=early, metavar="N")
+    early = "no end token before so many tokens; a stop string may end the text"
+    option("--min-tokens", type=values.integer(0, "an integer >= 0"), default=0, help=early, metavar="N")
 
 
 _EXAMPLES = """examples:

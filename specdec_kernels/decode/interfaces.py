@@ -75,7 +75,7 @@ def check_request(op: str, name: str, x: Any) -> Request:
 
 
 def check_no_views(op: str, index: int, request: Request) -> None:
-    """Raise ValueError if a request changes its rows by penalties."""
+    """Raise ValueError if a request changes its rows before they are sampled from."""
     for name, value in request.views.items():
         raise ValueError(f"{op}: {name} must be off, request {index} has {_check.shown(value)}")
 
