@@ -138,6 +138,9 @@ class Scratch {
     TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(1, &size, &stride, aoti_torch_dtype_uint8(), device_type,
                                                     like.get_device_index(), &out));
     memory_.emplace(out);
+#if defined(SPECDEC_CUDA_ON_CPU)
+    cuda_on_cpu::fill_scratch(memory_->mutable_data_ptr(), bytes_);
+#endif
   }
   template <class T>
   T* at(size_t offset) const {

@@ -40,7 +40,8 @@ struct ViewLists {
       : loose(loose), room(H + loose), spans(chunk_count(V) * (kChunk / Seen::kSpan)) {}
 };
 
-SPECDEC_DEVICE int32_t known_id(int64_t v) { return v < 0 || v > INT32_MAX ? -1 : int32_t(v); }
+// An id of a vocabulary; any other counts as padding, -1
+SPECDEC_DEVICE int32_t known_id(int64_t v, int64_t V) { return v < 0 || v >= V ? -1 : int32_t(v); }
 
 // The unsorted ids of a view: the tokens of its window, the last one first, then the ids of its bias list
 struct LooseIds {
@@ -51,7 +52,8 @@ struct LooseIds {
   int32_t *ids, *state, *fresh;  // [n] each
 
   // Reads the ids. Called by all threads of a block, as are all functions below.
-  SPECDEC_DEVICE LooseIds(const Views& views, int64_t b, int64_t position, bool penalised, int64_t most, int32_t* room)
+  SPECDEC_DEVICE LooseIds(const Views& views, int64_t b, int64_t position, bool penalised, int64_t V, int64_t most,
+                          int32_t* room)
       : bias(views.bias), list(views.bias_list(b, position)), ids(room), state(room + most), fresh(room + 2 * most) {
     __shared__ int length;
     const int biased = list < 0 ? 0 : int(bias.n);
@@ -59,13 +61,13 @@ struct LooseIds {
       int64_t k = 0;
 #pragma unroll 1
       for (int64_t at = penalised ? position : 0; at > 0 && k < most - biased; at = views.window.before(b, at))
-        ids[k++] = known_id(views.window.token(b, at));
+        ids[k++] = known_id(views.window.token(b, at), V);
       length = int(k);
     }
     __syncthreads();
     window = length, n = window + biased;
 #pragma unroll 1
-    for (int j = threadIdx.x; j < biased; j += kThreads) ids[window + j] = known_id(bias.id(list, j));
+    for (int j = threadIdx.x; j < biased; j += kThreads) ids[window + j] = known_id(bias.id(list, j), V);
     __syncthreads();
   }
 
@@ -97,8 +99,8 @@ struct LooseIds {
     return all;
   }
 
-  SPECDEC_DEVICE int count_in_window(int32_t v) const {
-    int count = 0;
+  SPECDEC_DEVICE int64_t count_in_window(int32_t v) const {
+    int64_t count = 0;
 #pragma unroll 1
     for (int k = 0; k < window; ++k) count += ids[k] == v;
     return count;
@@ -112,8 +114,8 @@ struct LooseIds {
   }
 };
 
-// Writes the entries of the H used ids, without bias and window. Then writes those of the loose ids, which replace them
-// where an id is both. Returns the number of entries. Called by all threads of a block.
+// Writes the entries of the H used ids, all in the vocabulary, without bias and window. Then writes those of the loose
+// ids, which replace them where an id is both. Returns the number of entries. Called by all threads of a block.
 SPECDEC_DEVICE int put_entries(const UsedList& list, int H, LooseIds& loose, const Amounts& amounts, const Row& row,
                                const Mask& mask, const uint32_t* words, Seen::Entry* entries) {
   const int fresh = loose.sort(list.ids, H);
@@ -124,7 +126,7 @@ SPECDEC_DEVICE int put_entries(const UsedList& list, int H, LooseIds& loose, con
 #pragma unroll 1
   for (int j = threadIdx.x; j < H; j += kThreads) {
     const int32_t v = list.ids[j];
-    put(j + place_in(loose.fresh, fresh, v), v, v < row.V ? lying_entry(row, v) : 0, true, list.counts[j]);
+    put(j + place_in(loose.fresh, fresh, v), v, lying_entry(row, v), true, list.counts[j]);
   }
   __syncthreads();
 #pragma unroll 1
@@ -133,7 +135,7 @@ SPECDEC_DEVICE int put_entries(const UsedList& list, int H, LooseIds& loose, con
     const int32_t v = loose.ids[k];
     const bool used = loose.state[k] < 0;
     const int j = place_in(list.ids, H, v);
-    const float e = loose.biased(v, v < row.V ? lying_entry(row, v) : 0);
+    const float e = loose.biased(v, lying_entry(row, v));
     put(j + place_in(loose.fresh, fresh, v), v, e, used, (used ? list.counts[j] : 0) + loose.count_in_window(v));
   }
   __syncthreads();
@@ -153,17 +155,17 @@ SPECDEC_DEVICE void make_view(const Views& views, const ViewLists& lists, int64_
   const bool penalises = views.penalises(b);
   if (!views.change(b, position)) return leave(nullptr, false);
   if (views.mask_list(b, position) >= 0) words = views.mask.of(views.mask_list(b, position));
-  LooseIds loose(views, b, position, penalises, lists.loose, lists.ids + number * 3 * lists.loose);
+  LooseIds loose(views, b, position, penalises, row.V, lists.loose, lists.ids + number * 3 * lists.loose);
   const UsedList list = penalises ? UsedList(views.penalties, views.penalties.list(b)) : UsedList();
   const int H = ids_in(list);
   if (H < 0) return leave(entries, true);
   const Amounts amounts = penalises ? views.penalties.amounts(b) : Amounts{1, 0, 0};
-  const int all = put_entries(list, H, loose, amounts, row, views.mask, words, entries),
-            inside = place_in(entries, all, row.V);
+  const int inside = place_in(list.ids, H, row.V);  // ids beyond the vocabulary change nothing
+  const int all = put_entries(list, inside, loose, amounts, row, views.mask, words, entries);
   if (all == 0 && !words) return leave(nullptr, false);
 #pragma unroll 1
   for (int c = threadIdx.x; c <= lists.spans; c += kThreads)
-    begins[c] = place_in(entries, inside, int64_t{c} * Seen::kSpan);
+    begins[c] = place_in(entries, all, int64_t{c} * Seen::kSpan);
   leave(entries, false);
 }
 

@@ -66,7 +66,9 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
         functools.partial(flat, calls=600),  # it changes a last digit, which few results show
     ),
     "sums of another view": (["avx2"], [(ROW, "&& view == other.view", "")], in_one_memory),
-    "a token of the window twice": (["cuda"], [(CUDA, "first &= ids[i] != v;", "")], chains),
+    "counts that overflow, in CUDA": (["cuda"], [(CUDA, "  int64_t count = 0;", "  int count = 0;"),
+        (CUDA, "int64_t count_in_window(", "int count_in_window(")], flat),
+    "a token of the window twice": (["cuda"], [(CUDA, "first &= ids[i] != v;", "first &= true;")], chains),
     "the host asks the device how many rows there are": (
         ["cuda"],
         [("binding/penalties.h", "values_at_hand(op) ? present.of(N) : 0", "present.of(N)")],
@@ -74,7 +76,7 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
     ),
     "entries out of order": (
         ["cuda"],
-        [(CUDA, "put(j + place_in(loose.fresh, fresh, v), v, v <", "put(j, v, v <")],
+        [(CUDA, "put(j + place_in(loose.fresh, fresh, v), v, lying", "put(j, v, lying")],
         chains,
     ),
     "a bias after the penalties": (
@@ -87,8 +89,7 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
     ),
     "a bias after the penalties, in CUDA": (
         ["cuda"],
-        [(CUDA, "const float e = loose.biased(v, v < row.V ? lying_entry(row, v) : 0);",
-          "const float e = v < row.V ? lying_entry(row, v) : 0;"),
+        [(CUDA, "const float e = loose.biased(v, lying_entry(row, v));", "const float e = lying_entry(row, v);"),
          (CUDA, "count_in_window(v));\n  }", "count_in_window(v));\n"
           "    float& seen = entries[j + place_in(loose.fresh, fresh, v)].value;\n"
           "    seen = loose.biased(v, seen);\n  }")],

@@ -17,14 +17,20 @@ from specdec_kernels.rows import Rows
 
 INTEGERS = (torch.int32, torch.int64)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+LARGEST = (1 << 31) - 1  # id, and count
 
 
 def penalties(rng, n, V, *, row=None):
-    """Penalties of n requests or rows, with lists of up to 40 ids; some lists by index, some amounts off."""
+    """Penalties of n requests or rows, with lists of up to 40 ids; some lists by index, some amounts off, and some with
+    the largest counts and the largest id."""
     S = n if row is None else row
     some = [rng.sample(range(V), rng.randrange(min(V, 40) + 1)) for _ in range(S)]
     outputs = [[rng.choice(ids) for _ in range(rng.randrange(6))] if ids else [] for ids in some]
     ids, counts = sk.history(some, outputs, size=rng.choice((40, 45)))
+    if rng.random() < 0.3:
+        counts.fill_(LARGEST)
+        for used, length in zip(ids, (ids >= 0).sum(1).tolist()):
+            used[length : length + 1] = LARGEST
     at = None if row is None else torch.tensor([rng.randrange(S) for _ in range(n)], dtype=torch.int64)
     amounts = [
         rng.choice((None, low, torch.tensor([rng.uniform(low, high) for _ in range(n)], dtype=torch.float32)))
@@ -56,7 +62,7 @@ def bias(rng, n, V, positions=()):
     lists by index. They have repeats, pads, ids outside the vocabulary and forbidden ids."""
     length = rng.choice((0, 1, 5, 40))
     S, row = owners(rng, n, positions)
-    near = [*range(min(V, 4)), V - 1, V, -1, (1 << 31) - 1]
+    near = [*range(min(V, 4)), V - 1, V, -1, LARGEST]
     ids = [[rng.choice((rng.randrange(V), rng.choice(near))) for _ in range(length)] for _ in range(S)]
     values = [[rng.choice((rng.gauss(0, 3), rng.gauss(0, 3), 0.0, -math.inf)) for _ in range(length)] for _ in range(S)]
     ids, values = (torch.tensor(x, dtype=t).reshape(S, length)
@@ -135,7 +141,8 @@ def flat_call(op, rng):
     n = rng.randrange(4)
     windows = [()] * N
     if of["penalties"] is not None and rng.random() < 0.7:
-        windows = [[rng.choice((-1, rng.randrange(V), rng.randrange(min(V, 3)))) for _ in range(n)] for _ in range(N)]
+        near = (-1, V, LARGEST, *range(min(V, 3)))
+        windows = [[rng.choice((rng.randrange(V), rng.choice(near))) for _ in range(n)] for _ in range(N)]
         drafted = torch.tensor(windows, dtype=rng.choice(INTEGERS)).reshape(N, n)
         of["penalties"] = of["penalties"]._replace(drafted=drafted)
     rows = Rows(normal(rng, N, V).to(rng.choice(DTYPES)), **sampling(rng, N))
@@ -394,7 +401,7 @@ def hostile(rng, *shape, values, dtype):
     return x[: torch.Size(shape).numel()].reshape(shape)
 
 
-NUMBERS = (-(1 << 31), -2, -1, 0, 1, 2, 3, 40, (1 << 24) - 1, 1 << 24, (1 << 31) - 1)
+NUMBERS = (-(1 << 31), -2, -1, 0, 1, 2, 3, 40, (1 << 24) - 1, 1 << 24, LARGEST)
 FAR = (*NUMBERS, -(1 << 63), 1 << 32, (1 << 63) - 1)
 AMOUNTS = (0.0, -1.0, 1.0, 1.5, 1e-38, 3e38, math.inf, -math.inf, math.nan)
 

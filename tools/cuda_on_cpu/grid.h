@@ -116,6 +116,8 @@ struct Launch {
 // begin_call() marks the beginning of a call of an op. before_launches() throws if that call has launched already.
 void begin_call();
 void before_launches(const char* what);
+// Fills scratch memory with what an earlier call may have left there: bits that are all 0 in one call, 1 in the next.
+void fill_scratch(void* memory, size_t bytes);
 
 std::vector<Launch> launches();
 void forget_launches();
