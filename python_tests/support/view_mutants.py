@@ -76,7 +76,7 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
     ),
     "entries out of order": (
         ["cuda"],
-        [(CUDA, "put(j + place_in(loose.fresh, fresh, v), v, lying", "put(j, v, lying")],
+        [(CUDA, "put(j + place_in(loose.fresh, fresh, v), v, lying_entry(", "put(j, v, lying_entry(")],
         chains,
     ),
     "a bias after the penalties": (

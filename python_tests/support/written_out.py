@@ -9,6 +9,8 @@ from specdec_kernels.arguments import TABLE, sides
 from specdec_kernels.rows import Rows
 from tools.record import digest
 
+AT_ONCE = 20  # calls in one request to a worker, whose time is limited: support/worker.py
+
 
 def negated(x):
     """Return rows [..., V] with the layout of x, in their own memory."""
@@ -31,8 +33,20 @@ def written_out(op, arguments):
 
 
 def answers(backend, calls, view):
-    """Return every bit of the results for each (op, arguments). view: with the view applied to rows."""
-    return backends.there(backend, answers_here, backend, calls, view)
+    """Return a digest of the results for each (op, arguments). view: with the view applied to rows."""
+    found = []
+    for i in range(0, len(calls), AT_ONCE):
+        found += backends.there(backend, answers_here, backend, calls[i : i + AT_ONCE], view)
+    return found
+
+
+def ops_that_change(backend, calls, wanted):
+    """Return the ops that, for some call on rows as they lie, do not give what is wanted."""
+    changed = set()
+    for call, want in zip(calls, wanted, strict=True):
+        if call[0] not in changed and answers(backend, [call], False) != [want]:
+            changed.add(call[0])
+    return changed
 
 
 def answers_here(backend, calls, view):
