@@ -26,11 +26,8 @@ TYPES: dict[str, tuple[str, tuple[str, ...]]] = {  # the type in the schema, and
     "probabilities": ("Tensor", PROBABILITIES),
     "probabilities or ids": ("Tensor", (*PROBABILITIES, *INTEGERS)),
     "integers": ("Tensor", INTEGERS),
-    "int64": ("Tensor", ("int64",)),
-    "int32": ("Tensor", ("int32",)),
+    **{dtype: ("Tensor", (dtype,)) for dtype in ("int64", "int32", "float32", "float64")},
     "int32, written": ("Tensor", ("int32",)),  # the op writes to it
-    "float32": ("Tensor", ("float32",)),
-    "float64": ("Tensor", ("float64",)),
     "number": ("SymInt", ()),
     "code": ("int", ()),  # the public function takes a word, or a number that is not a size
     "flag": ("bool", ()),
@@ -184,6 +181,10 @@ TABLE: dict[str, tuple[Argument, ...]] = {
         Argument("log_q", "float32", "B, L, K", "request"), Argument("tokens", "integers", "B, L, K", "request"),
         Argument("nodes", "number"),
     ),
+    "budget": (
+        Argument("survival", "float32", "B, G", "whole"), Argument("total", "number"),
+        Argument("num_drafts", "integers", "B", "whole", True),
+    ),
     "tree_mask": (
         Argument("parents", "integers", "B, N | N", "request"),
         *(Argument(x, "integers", "B | 1", "request", True) for x in ("prefix_len", "tree_start")),
@@ -234,6 +235,7 @@ RESULTS = {
     "build_tree": "parents int32 [B, K*L+1]; tokens int64 [B, K*L+1]; multiplicity int32 [B, K*L+1]; "
     "draft_nodes int32 [B, K, L]",
     "grow_tree": "parents int32 [B, nodes]; tokens int64 [B, nodes]",
+    "budget": "kept int32 [B]",
     "tree_mask": "mask - [...]; depth int32 [B, N]; positions int64 [B, N]; status int32 [B]",  # -: dtype varies
     "verify_chain": _VERIFIED.format("G"),
     "verify_tree": _VERIFIED.format("max_depth") + "; path int32 [B, max_depth+1]",
