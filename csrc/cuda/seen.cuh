@@ -24,6 +24,37 @@ SPECDEC_DEVICE uint32_t allowed_bits(const Row& row, int first) {
   return bits;
 }
 
+// x * y, rounded to a float. The compiler never fuses __fmul_rn with an addition. It would fuse a product of two
+// doubles that is rounded to float, since it recognises a product of floats there.
+SPECDEC_HD float rounded_product(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(x, y);
+#else
+  return float(double(x) * double(y));
+#endif
+}
+
+// The entry of a used id
+SPECDEC_HD float penalised(const Amounts& by, float e, int64_t count) {
+  e = e > 0 ? e / by.repetition : rounded_product(e, by.repetition);
+  if (count == 0) return e;
+  e -= rounded_product(by.frequency, float(count));
+  return e - by.presence;
+}
+
+// The table of a view: which of the n ids from `first` on it changes and the mask allows (bit k: id first + k), and
+// their entries. The ids lie in one word.
+SPECDEC_HD_APART uint32_t used_bits(const Seen& view, int first, int n) {
+  uint32_t used = 0;
+#pragma unroll 1
+  for (int k = 0; k < n; ++k) used |= uint32_t(view.table.uses(first + k)) << k;
+  return view.words ? used & allowed_bits(view, first) : used;
+}
+SPECDEC_HD_APART float entry_of_table(const Seen& view, int v, float lying) {
+  const int32_t count = view.table.count(v);
+  return count < 0 ? NAN : penalised(view.amounts, lying, count);
+}
+
 // Entry v under a view; `lying` is its stored value.
 SPECDEC_HD_APART float seen_entry(const Seen& view, int64_t v, float lying) {
   if (view.invalid) return NAN;
@@ -32,7 +63,7 @@ SPECDEC_HD_APART float seen_entry(const Seen& view, int64_t v, float lying) {
   for (int i = view.begins[v / Seen::kSpan]; i < end; ++i) {
     if (view.entries[i].id == v) return view.entries[i].value;
   }
-  return lying;
+  return view.table && view.table.uses(v) ? entry_of_table(view, int(v), lying) : lying;
 }
 
 // Applies bias and penalties to the N entries of a thread. load_lying() has applied the mask. Entry r is at
@@ -51,13 +82,27 @@ SPECDEC_DEVICE void see(const Row& row, int64_t begin, int left, float (&z)[N]) 
   for (int j = 0; j < N / kWidth; ++j) {
     const int first = int(begin) + step_of(j * kWidth), c = first / Seen::kSpan;
     const int32_t* const begins = row.view()->begins;
+    const auto put = [&](int at, float value) {
+#pragma unroll
+      for (int e = 0; e < kWidth; ++e) z[j * kWidth + e] = at == e ? value : z[j * kWidth + e];
+    };
+    if (row.view()->table) {
+      const int rest = left - step_of(j * kWidth);
+      const uint32_t used = used_bits(*row.view(), first, rest < kWidth ? rest : kWidth);
+#pragma unroll 1
+      for (int at = 0; used >> at != 0; ++at) {
+        if (!(used >> at & 1)) continue;
+        float raw = 0;
+#pragma unroll
+        for (int e = 0; e < kWidth; ++e) raw = at == e ? z[j * kWidth + e] : raw;
+        put(at, entry_of_table(*row.view(), first + at, raw));
+      }
+    }
     const int end = begins[c + 1];
 #pragma unroll 1
     for (int i = begins[c]; i < end; ++i) {
       const Seen::Entry seen = opaque(row.view())->entries[i];  // opaque: else its address would hold a register
-      const int at = seen.id - first;
-#pragma unroll
-      for (int e = 0; e < kWidth; ++e) z[j * kWidth + e] = at == e ? seen.value : z[j * kWidth + e];
+      put(seen.id - first, seen.value);
     }
   }
 }

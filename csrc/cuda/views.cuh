@@ -10,23 +10,6 @@ namespace specdec {
 
 SPECDEC_DEVICE int32_t id_at(const Seen::Entry* entries, int i) { return entries[i].id; }
 
-// x * y, rounded to a float. The compiler never fuses __fmul_rn with an addition. It would fuse a product of two
-// doubles that is rounded to float, since it recognises a product of floats there.
-SPECDEC_DEVICE float rounded_product(float x, float y) {
-#if defined(__CUDA_ARCH__)
-  return __fmul_rn(x, y);
-#else
-  return float(double(x) * double(y));
-#endif
-}
-
-SPECDEC_DEVICE float penalised(const Amounts& by, float e, int64_t count) {
-  e = e > 0 ? e / by.repetition : rounded_product(e, by.repetition);
-  if (count == 0) return e;
-  e -= rounded_product(by.frequency, float(count));
-  return e - by.presence;
-}
-
 // The memory for the views of one side
 struct ViewLists {
   int64_t loose = 0;  // most tokens of a window plus most ids of a bias list
@@ -112,10 +95,11 @@ struct LooseIds {
   }
 };
 
-// Writes the entries of the H used ids, without bias and window. Then writes those of the loose ids, which replace them
-// where an id is both. Returns the number of entries. Called by all threads of a block.
-SPECDEC_DEVICE int put_entries(const UsedList& list, int H, LooseIds& loose, const Amounts& amounts, const Row& row,
-                               const Mask& mask, const uint32_t* words, Seen::Entry* entries) {
+// Writes the entries of the H listed ids, without bias and window. Then writes those of the loose ids, which replace
+// them where an id is both. Returns the number of entries. Called by all threads of a block.
+SPECDEC_DEVICE int put_entries(const UsedList& list, int H, const UsedTable& table, LooseIds& loose,
+                               const Amounts& amounts, const Row& row, const Mask& mask, const uint32_t* words,
+                               Seen::Entry* entries) {
   const int fresh = loose.sort(list.ids, H);
   const auto put = [&](int at, int32_t v, float e, bool used, int64_t count) {
     if (used || count > 0) e = penalised(amounts, e, count);
@@ -131,10 +115,12 @@ SPECDEC_DEVICE int put_entries(const UsedList& list, int H, LooseIds& loose, con
   for (int k = threadIdx.x; k < loose.n; k += kThreads) {
     if (loose.state[k] == -1) continue;
     const int32_t v = loose.ids[k];
-    const bool used = loose.state[k] < 0;
+    const bool listed = loose.state[k] < 0;
     const int j = place_in(list.ids, H, v);
+    const int32_t before = listed ? list.counts[j] : table.count(v);
     const float e = loose.biased(v, v < row.V ? lying_entry(row, v) : 0);
-    put(j + place_in(loose.fresh, fresh, v), v, e, used, (used ? list.counts[j] : 0) + loose.count_in_window(v));
+    put(j + place_in(loose.fresh, fresh, v), v, before < 0 ? NAN : e, listed || table.uses(v),
+        int64_t{before} + loose.count_in_window(v));
   }
   __syncthreads();
   return H + fresh;
@@ -146,21 +132,28 @@ SPECDEC_DEVICE void make_view(const Views& views, const ViewLists& lists, int64_
   Seen::Entry* const entries = lists.entries + number * lists.room;
   int32_t* const begins = lists.begins + number * (lists.spans + 1);
   const uint32_t* words = nullptr;
+  UsedTable table;
+  Amounts amounts{1, 0, 0};
   const auto leave = [&](const Seen::Entry* seen, bool invalid) {
-    if (threadIdx.x == 0) views.seen[number] = {memory_of(row), seen, begins, words, views.mask.W, invalid};
+    if (threadIdx.x == 0)
+      views.seen[number] = {memory_of(row), seen, begins, words, views.mask.W, invalid, table, amounts};
   };
   if (!views.fine(b, position)) return leave(entries, true);
   const bool penalises = views.penalises(b);
   if (!views.change(b, position)) return leave(nullptr, false);
   if (views.mask_list(b, position) >= 0) words = views.mask.of(views.mask_list(b, position));
   LooseIds loose(views, b, position, penalises, lists.loose, lists.ids + number * 3 * lists.loose);
-  const UsedList list = penalises ? UsedList(views.penalties, views.penalties.list(b)) : UsedList();
+  UsedList list;
+  if (penalises) {
+    const int64_t s = views.penalties.history(b);
+    amounts = views.penalties.amounts(b);
+    views.penalties.ids ? void(list = UsedList(views.penalties, s)) : void(table = UsedTable(views.penalties, s));
+  }
   const int H = ids_in(list);
   if (H < 0) return leave(entries, true);
-  const Amounts amounts = penalises ? views.penalties.amounts(b) : Amounts{1, 0, 0};
-  const int all = put_entries(list, H, loose, amounts, row, views.mask, words, entries),
+  const int all = put_entries(list, H, table, loose, amounts, row, views.mask, words, entries),
             inside = place_in(entries, all, row.V);
-  if (all == 0 && !words) return leave(nullptr, false);
+  if (all == 0 && !words && !table) return leave(nullptr, false);
 #pragma unroll 1
   for (int c = threadIdx.x; c <= lists.spans; c += kThreads)
     begins[c] = place_in(entries, inside, int64_t{c} * Seen::kSpan);
@@ -214,7 +207,8 @@ class ViewsRoom {
       for (const Side& side : sides) {
         ViewLists& to = *lists++;
         if (!*side.views) continue;
-        to = {W + side.views->bias.n, side.views->penalties.H, side.V};
+        const Penalties& penalties = side.views->penalties;
+        to = {W + side.views->bias.n, penalties.ids ? penalties.H : 0, side.V};
         const size_t seen = scratch.ask<Seen>(most), entries = scratch.ask<Seen::Entry>(most * to.room),
                      begins = scratch.ask<int32_t>(most * (to.spans + 1)),
                      ids = scratch.ask<int32_t>(most * 3 * to.loose);
