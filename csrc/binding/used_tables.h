@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <memory>
 #include <vector>
 
@@ -19,11 +20,16 @@ struct ListOfTable {
   ListOfTable() = default;
   explicit ListOfTable(const UsedTable& table) {
     for (int64_t begin = 0; begin < table.H; begin += 32) {
-      const int64_t end = std::min(begin + 32, table.H);
+      const int n = int(std::min<int64_t>(32, table.H - begin));
+      const int32_t* const of = table.counts + begin;
       uint32_t any = table.prompt_bits[begin / 32];
-      for (int64_t v = begin; v < end; ++v) any |= uint32_t(table.counts[v]);
-      for (int64_t v = begin; any != 0 && v < end; ++v) {
-        if (table.uses(v)) ids.push_back(int32_t(v)), counts.push_back(table.counts[v]);
+      for (int k = 0; k < n; ++k) any |= uint32_t(of[k]);
+      if (any == 0) continue;
+      uint32_t used = table.prompt_bits[begin / 32] & (~0u >> (32 - n));
+      for (int k = 0; k < n; ++k) used |= uint32_t(of[k] != 0) << k;
+      for (; used != 0; used &= used - 1) {
+        const int k = std::countr_zero(used);
+        ids.push_back(int32_t(begin + k)), counts.push_back(of[k]);
       }
     }
   }
