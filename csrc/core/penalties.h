@@ -67,18 +67,21 @@ struct UsedList {
   SPECDEC_HD bool counted(int64_t j) const { return (ids[j] == -1) | (counts[j] >= 0); }
 };
 
-// Table s of the penalties, with s in [0, S). A negative count is invalid.
+// A table of used ids, all below H. A negative count is invalid.
 struct UsedTable {
   const int32_t* counts = nullptr;
   const uint32_t* prompt_bits = nullptr;
-  int64_t H = 0;
+  int H = 0;
 
   UsedTable() = default;
-  SPECDEC_HD UsedTable(const Penalties& p, int64_t s)
-      : counts(p.counts + s * p.counts_stride), prompt_bits(p.prompt_bits + s * p.bits_stride), H(p.H) {}
+  // Table s of the penalties, with s in [0, S), up to id V
+  SPECDEC_HD UsedTable(const Penalties& p, int64_t s, int64_t V)
+      : counts(p.counts + s * p.counts_stride),
+        prompt_bits(p.prompt_bits + s * p.bits_stride),
+        H(int(p.H < V ? p.H : V)) {}
   SPECDEC_HD explicit operator bool() const { return counts != nullptr; }
-  SPECDEC_HD int32_t count(int64_t v) const { return v < H ? counts[v] : 0; }
-  SPECDEC_HD bool uses(int64_t v) const { return v < H && (counts[v] != 0 || prompt_bits[v / 32] >> v % 32 & 1); }
+  SPECDEC_HD int32_t count(int v) const { return v < H ? counts[v] : 0; }
+  SPECDEC_HD bool uses(int v) const { return v < H && (counts[v] != 0 || prompt_bits[v / 32] >> v % 32 & 1); }
 };
 
 }  // namespace specdec

@@ -42,15 +42,11 @@ SPECDEC_HD float penalised(const Amounts& by, float e, int64_t count) {
   return e - by.presence;
 }
 
-// The table of a view: which of the n ids from `first` on it changes and the mask allows (bit k: id first + k), and
-// their entries. The ids lie in one word.
-SPECDEC_HD_APART uint32_t used_bits(const Seen& view, int first, int n) {
-  uint32_t used = 0;
-#pragma unroll 1
-  for (int k = 0; k < n; ++k) used |= uint32_t(view.table.uses(first + k)) << k;
-  return view.words ? used & allowed_bits(view, first) : used;
+// Whether the table of a view changes entry v, and to what. A forbidden entry stays minus infinity.
+SPECDEC_HD bool table_changes(const Seen& view, int v) {
+  return view.table.uses(v) && (!view.words || allowed_bits(view, v) & 1);
 }
-SPECDEC_HD_APART float entry_of_table(const Seen& view, int v, float lying) {
+SPECDEC_HD float entry_of_table(const Seen& view, int v, float lying) {
   const int32_t count = view.table.count(v);
   return count < 0 ? NAN : penalised(view.amounts, lying, count);
 }
@@ -63,7 +59,7 @@ SPECDEC_HD_APART float seen_entry(const Seen& view, int64_t v, float lying) {
   for (int i = view.begins[v / Seen::kSpan]; i < end; ++i) {
     if (view.entries[i].id == v) return view.entries[i].value;
   }
-  return view.table && view.table.uses(v) ? entry_of_table(view, int(v), lying) : lying;
+  return view.table && view.table.uses(int(v)) ? entry_of_table(view, int(v), lying) : lying;
 }
 
 // Applies bias and penalties to the N entries of a thread. load_lying() has applied the mask. Entry r is at
@@ -77,32 +73,29 @@ SPECDEC_DEVICE void see(const Row& row, int64_t begin, int left, float (&z)[N]) 
     for (int r = 0; r < N; ++r) z[r] = step_of(r) < left ? NAN : z[r];
     return;
   }
+  if (row.view()->table) {
+#pragma unroll 1
+    for (int r = 0; r < N; ++r) {
+      const int v = int(begin) + step_of(r);
+      const Seen& view = *opaque(row.view());  // opaque: else its fields would hold registers
+      if (!table_changes(view, v)) continue;
+      const float e = entry_of_table(view, v, number_at(view.data, row.dtype, v));
+#pragma unroll
+      for (int k = 0; k < N; ++k) z[k] = k == r ? e : z[k];
+    }
+  }
   constexpr int kWidth = N < kGroup ? N : kGroup;
 #pragma unroll
   for (int j = 0; j < N / kWidth; ++j) {
     const int first = int(begin) + step_of(j * kWidth), c = first / Seen::kSpan;
     const int32_t* const begins = row.view()->begins;
-    const auto put = [&](int at, float value) {
-#pragma unroll
-      for (int e = 0; e < kWidth; ++e) z[j * kWidth + e] = at == e ? value : z[j * kWidth + e];
-    };
-    if (row.view()->table) {
-      const int rest = left - step_of(j * kWidth);
-      const uint32_t used = used_bits(*row.view(), first, rest < kWidth ? rest : kWidth);
-#pragma unroll 1
-      for (int at = 0; used >> at != 0; ++at) {
-        if (!(used >> at & 1)) continue;
-        float raw = 0;
-#pragma unroll
-        for (int e = 0; e < kWidth; ++e) raw = at == e ? z[j * kWidth + e] : raw;
-        put(at, entry_of_table(*row.view(), first + at, raw));
-      }
-    }
     const int end = begins[c + 1];
 #pragma unroll 1
     for (int i = begins[c]; i < end; ++i) {
       const Seen::Entry seen = opaque(row.view())->entries[i];  // opaque: else its address would hold a register
-      put(seen.id - first, seen.value);
+      const int at = seen.id - first;
+#pragma unroll
+      for (int e = 0; e < kWidth; ++e) z[j * kWidth + e] = at == e ? seen.value : z[j * kWidth + e];
     }
   }
 }

@@ -96,7 +96,7 @@ struct LooseIds {
 };
 
 // Writes the entries of the H listed ids, without bias and window. Then writes those of the loose ids, which replace
-// them where an id is both. Returns the number of entries. Called by all threads of a block.
+// them where an id is both. Of a table, H is 0. Returns the number of entries. Called by all threads of a block.
 SPECDEC_DEVICE int put_entries(const UsedList& list, int H, const UsedTable& table, LooseIds& loose,
                                const Amounts& amounts, const Row& row, const Mask& mask, const uint32_t* words,
                                Seen::Entry* entries) {
@@ -147,7 +147,10 @@ SPECDEC_DEVICE void make_view(const Views& views, const ViewLists& lists, int64_
   if (penalises) {
     const int64_t s = views.penalties.history(b);
     amounts = views.penalties.amounts(b);
-    views.penalties.ids ? void(list = UsedList(views.penalties, s)) : void(table = UsedTable(views.penalties, s));
+    if (views.penalties.ids)
+      list = UsedList(views.penalties, s);
+    else
+      table = UsedTable(views.penalties, s, row.V);
   }
   const int H = ids_in(list);
   if (H < 0) return leave(entries, true);
