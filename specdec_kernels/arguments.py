@@ -27,6 +27,7 @@ TYPES: dict[str, tuple[str, tuple[str, ...]]] = {  # the type in the schema, and
     "probabilities or ids": ("Tensor", (*PROBABILITIES, *INTEGERS)),
     "integers": ("Tensor", INTEGERS),
     **{dtype: ("Tensor", (dtype,)) for dtype in ("int64", "int32", "float32", "float64")},
+    "ids or bits": ("Tensor", ("int32", "uint32")),
     "int32, written": ("Tensor", ("int32",)),  # the op writes to it
     "number": ("SymInt", ()),
     "code": ("int", ()),  # the public function takes a word, or a number that is not a size
@@ -103,14 +104,16 @@ def _views(side, per, prefix="", positions=()):
     fields = [
         *((x, "float32", f"{lead} | 1", per, f"penalties.{x}") for x in ("repetition", "frequency", "presence")),
         ("penalty_numbers", "numbers", "", "all", ""),
-        *((f"history_{x}", "int32", "S, H", "all", f"penalties.{x}") for x in ("ids", "counts")),
+        ("", "int32", "S, P", "all", "penalties.prompt_bits"),  # P = ceil(H/32)
+        ("history_marks", "ids or bits", "S, H | S, P", "all", "penalties.ids"),
+        ("history_counts", "int32", "S, H", "all", "penalties.counts"),
         ("history_row", "integers", lead, per, "penalties.row"), ("bias_ids", "integers", ids, "all", "bias.ids"),
         ("bias_values", "float32", ids, "all", "bias.values"), ("bias_row", "integers", each, per, "bias.row"),
         ("allowed_bits", "int32", words, "all", "allowed.bits"), ("allowed_row", "integers", each, per, "allowed.row"),
         *[("drafted", "integers", "N, n", per, "penalties.drafted")] * (per == "row"),  # other ops take drafts anyway
     ]  # fmt: skip
     for name, kind, shape, of, field in fields:
-        yield Argument(prefix + name, kind, shape, of, True, field and f"{side}.{field}", is_view=True)
+        yield Argument(name and prefix + name, kind, shape, of, True, field and f"{side}.{field}", is_view=True)
 
 
 def _ending(leads, last):

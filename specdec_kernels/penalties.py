@@ -29,9 +29,13 @@ class Penalties(NamedTuple):
             request).
         frequency, presence: finite; 0 is off. None, a number, or float32 like ``repetition``.
         ids: [S, H] int32, the tokens of each request's prompt and output: strictly ascending, then -1. ``history``
-            makes it.
-        counts: [S, H] int32, how often each of ``ids`` is in the output; 0 for a token of the prompt alone.
-        row: int32 or int64, the number of each row's (in verification: each request's) list; None: list n is row n's.
+            makes it. None: the histories are tables.
+        counts: [S, H] int32, how often each of ``ids`` is in the output; 0 for a token of the prompt alone. In a table:
+            how often each token from 0 to H - 1 is in the output.
+        prompt_bits: [S, ceil(H / 32)] int32, given with tables alone: bit v % 32 of word v // 32 says whether token v
+            is in the prompt. Engines such as vLLM keep their histories as tables. H may be less or more than V.
+        row: int32 or int64, the index of each row's (in verification: each request's) list or table; None: row n has
+            the one with index n.
         drafted: [N, n] int32 or int64, the window of each of N rows; -1 pads. Verification takes none.
 
     Example:
@@ -46,6 +50,7 @@ class Penalties(NamedTuple):
     presence: float | torch.Tensor | None = None
     ids: torch.Tensor | None = None
     counts: torch.Tensor | None = None
+    prompt_bits: torch.Tensor | None = None
     row: torch.Tensor | None = None
     drafted: torch.Tensor | None = None
 

@@ -64,8 +64,7 @@ inline SeenRows seen_rows(const Op& op, const Tensor& logits, const GivenViews& 
   Window window;
   if (drafted) {
     const Name name("rows", "penalties.drafted");
-    check(given.penalties.ids && given.penalties.counts, op, name,
-          " must be given with penalties.ids and counts, got it alone");
+    check(given.penalties.counts.has_value(), op, name, " must be given with penalties.counts, got it alone");
     check_dims(op, name, *drafted, "N, n");
     check_shape(op, name, *drafted, {{"N", N}, {"n", drafted->size(1)}});
     check(drafted->size(1) <= INT32_MAX, op, name, " must have fewer than 2^31 columns, got ", drafted->size(1));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <memory>
 
 #include "ints.h"
 
@@ -13,38 +14,50 @@ struct Amounts {
   SPECDEC_HD bool any() const { return repetition != 1 || frequency != 0 || presence != 0; }
 };
 
+struct UsedList;
+
+// A history is a list or a table. A list: distinct ids in ascending order with their counts in the output, then -1. A
+// table: the counts of all ids below H, and a bit for each id in the prompt.
 struct Penalties {
   Floats repetition, frequency, presence;  // [B]; where one is null, `numbers` serves all requests
   Amounts numbers{1, 0, 0};
-  // Each list: distinct ids in ascending order with their counts in the output, then -1
-  const int32_t *ids = nullptr, *counts = nullptr;  // [S, H]
-  int64_t S = 0, H = 0, ids_stride = 0, counts_stride = 0;
-  Ints row;  // [B], the index of each request's list; null: list b is request b's
+  const int32_t *ids = nullptr, *counts = nullptr;  // [S, H]; `ids` is null for tables
+  const uint32_t* prompt_bits = nullptr;            // of tables [S, ceil(H / 32)]
+  int64_t S = 0, H = 0, ids_stride = 0, counts_stride = 0, bits_stride = 0;
+  Ints row;  // [B], the index of each request's history; null: history b is request b's
+#ifndef SPECDEC_IN_CUDA
+  std::shared_ptr<const UsedList[]> lists;  // [S]: the tables in use as lists, which binding/penalties.h makes
+#endif
 
-  SPECDEC_HD explicit operator bool() const { return ids != nullptr; }
+  SPECDEC_HD explicit operator bool() const { return counts != nullptr; }
   SPECDEC_HD Amounts amounts(int64_t b) const {
     return {repetition ? repetition[b] : numbers.repetition, frequency ? frequency[b] : numbers.frequency,
             presence ? presence[b] : numbers.presence};
   }
-  SPECDEC_HD int64_t list(int64_t b) const { return row ? row[b] : b; }
-  // Whether a request's amounts and the index of its list are valid. The host cannot check those of GPU tensors.
+  SPECDEC_HD int64_t history(int64_t b) const { return row ? row[b] : b; }
+  // Whether a request's amounts and the index of its history are valid. The host cannot check those of GPU tensors.
   SPECDEC_HD bool fine(int64_t b) const {
     const Amounts x = amounts(b);
     const auto finite = [](float y) { return fabsf(y) < HUGE_VALF; };
-    const int64_t s = list(b);
+    const int64_t s = history(b);
     return x.repetition > 0 && finite(x.repetition) && finite(x.frequency) && finite(x.presence) && s >= 0 && s < S;
   }
 };
 
-// List s of the penalties, with s in [0, S). Its pads, -1, count as larger than every id.
+// A list of used ids. Its pads, -1, count as larger than every id.
 struct UsedList {
   const int32_t *ids = nullptr, *counts = nullptr;
   int64_t H = 0;
 
   UsedList() = default;
   SPECDEC_HD UsedList(const int32_t* ids, const int32_t* counts, int64_t H) : ids(ids), counts(counts), H(H) {}
+  // History s of the penalties, with s in [0, S). In CUDA it must be a list.
   SPECDEC_HD UsedList(const Penalties& p, int64_t s)
-      : UsedList(p.ids + s * p.ids_stride, p.counts + s * p.counts_stride, p.H) {}
+      : UsedList(p.ids + s * p.ids_stride, p.counts + s * p.counts_stride, p.H) {
+#ifndef SPECDEC_IN_CUDA
+    if (p.lists) *this = p.lists[s];
+#endif
+  }
   // Whether entry j is as `ids` and `counts` promise. Without branches, so that checking a list costs little beside
   // reading a row.
   SPECDEC_HD bool fine(int64_t j) const { return ascends(j) & counted(j); }
@@ -52,6 +65,23 @@ struct UsedList {
     return (ids[j] == -1) | (j == 0 ? ids[0] >= 0 : (ids[j - 1] >= 0) & (ids[j - 1] < ids[j]));
   }
   SPECDEC_HD bool counted(int64_t j) const { return (ids[j] == -1) | (counts[j] >= 0); }
+};
+
+// A table of used ids, all below H. A negative count is invalid.
+struct UsedTable {
+  const int32_t* counts = nullptr;
+  const uint32_t* prompt_bits = nullptr;
+  int H = 0;
+
+  UsedTable() = default;
+  // Table s of the penalties, with s in [0, S), up to id V
+  SPECDEC_HD UsedTable(const Penalties& p, int64_t s, int64_t V)
+      : counts(p.counts + s * p.counts_stride),
+        prompt_bits(p.prompt_bits + s * p.bits_stride),
+        H(int(p.H < V ? p.H : V)) {}
+  SPECDEC_HD explicit operator bool() const { return counts != nullptr; }
+  SPECDEC_HD int32_t count(int v) const { return v < H ? counts[v] : 0; }
+  SPECDEC_HD bool uses(int v) const { return v < H && (counts[v] != 0 || prompt_bits[v / 32] >> v % 32 & 1); }
 };
 
 }  // namespace specdec

@@ -36,7 +36,7 @@ ShardTask::ViewKey ShardTask::key_of(const View& view) {
   const Views& of = *view.of;
   const bool penalised = of.penalises(view.request);
   const Amounts x = penalised ? of.penalties.amounts(view.request) : Amounts{1, 0, 0};
-  const int64_t s = penalised ? of.penalties.list(view.request) : 0;
+  const int64_t s = penalised ? of.penalties.history(view.request) : 0;
   const int64_t bias = of.bias_list(view.request, view.position), masked = of.mask_list(view.request, view.position);
   return {int64_t(of.penalties.ids + s * of.penalties.ids_stride),
           int64_t(of.penalties.counts + s * of.penalties.counts_stride),

@@ -39,7 +39,7 @@ struct Ascending {
 
 // The list of ids that a view's request has used
 struct List : UsedList {
-  explicit List(const View& view) : UsedList(view.of->penalties, view.of->penalties.list(view.request)) {}
+  explicit List(const View& view) : UsedList(view.of->penalties, view.of->penalties.history(view.request)) {}
   auto ascending() const {
     return Ascending{[ids = ids](int64_t j) { return ids[j]; }, H};
   }

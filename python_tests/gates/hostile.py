@@ -150,7 +150,8 @@ def penalties(rng, n, V, name="penalties", windows=True):
     choices = ((*off, 0.5, 1e-38, 3e38), (*off[:-1], 0.0, -0.5, 3e38), (*off[:-1], 0.0, -3e38, 1.5))
     x = [[rng.choice(values) for _ in range(max(n, 1))] for values in choices]
     amounts = [rng.choice((None, values[0], torch.tensor(values[:n]))) for values in x]
-    out = sk.Penalties(*amounts, *history(rng, S, V, wrong))
+    histories = table(rng, S, V, wrong) if given(rng) else history(rng, S, V, wrong)
+    out = sk.Penalties(*amounts, **histories)
     if by_number:
         out = out._replace(row=torch.tensor([rng.randrange(S + wrong) for _ in range(n)], dtype=I64))
     return {name: out._replace(drafted=ids(rng, (n, rng.choice((0, 1, 3))), V, V)) if windows and given(rng) else out}
@@ -162,7 +163,18 @@ def history(rng, S, V, wrong):
     lists = [sorted(rng.sample(sorted(some), min(rng.randrange(H + 1), len(some)))) for _ in range(S)]
     lists = [(x[::-1] if wrong else x) + [-1] * (H - len(x)) for x in lists]
     counts = [[rng.choice((0, 1, 3, 2**31 - 1)) for _ in range(H)] for _ in range(S)]
-    return tuple(torch.tensor(x, dtype=torch.int32).reshape(S, H) for x in (lists, counts))
+    of_lists = (torch.tensor(x, dtype=torch.int32).reshape(S, H) for x in (lists, counts))
+    return dict(zip(("ids", "counts"), of_lists))
+
+
+def table(rng, S, V, wrong):
+    """Return S tables of used ids, also of fewer or more than V, and bits that no id has. If wrong, a count may be
+    negative."""
+    H = rng.choice((V, V, V - 1, V + 40))
+    counts = [[rng.choice((0, 0, 0, 1, 3, 2**31 - 1, -wrong)) for _ in range(H)] for _ in range(S)]
+    bits = [[rng.choice((0, -1, 1 << rng.randrange(31))) for _ in range(-(-H // 32))] for _ in range(S)]
+    counts, bits = (torch.tensor(x, dtype=torch.int32).reshape(S, n) for x, n in ((counts, H), (bits, -(-H // 32))))
+    return {"counts": counts, "prompt_bits": bits}
 
 
 def bias(rng, n, V, positions=()):
@@ -268,7 +280,7 @@ def count_tokens_(rng):
     B, n, V = rng.randrange(5), rng.choice((0, 1, 4, 9)), rng.choice(VOCABULARIES)
     wrong, by_number = given(rng, 0.05), given(rng)
     S = rng.choice((B, B + 2)) if by_number else B
-    lists = (strided(rng, x) for x in history(rng, S, V, wrong))
+    lists = (strided(rng, x) for x in history(rng, S, V, wrong).values())
     out = dict(zip(("ids", "counts"), lists)) | {"tokens": ids(rng, (B, n), V, V)}
     if given(rng):
         out["num_tokens"] = torch.tensor([rng.randrange(-wrong, n + 1 + wrong) for _ in range(B)], dtype=I64)

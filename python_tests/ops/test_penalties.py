@@ -18,8 +18,17 @@ def lists(*ids, counts=None):
     return {"ids": ids, "counts": torch.zeros_like(ids) if counts is None else torch.tensor(counts, dtype=torch.int32)}
 
 
-def test_golden():
-    ids, counts = sk.history([[3]], [[0, 0, 2]], size=4)
+def table(*counts, bits):
+    counts = torch.tensor(counts, dtype=torch.int32)
+    return {"counts": counts, "prompt_bits": torch.tensor(bits, dtype=torch.int32).reshape(len(counts), -1)}
+
+
+LIST = dict(zip(("ids", "counts"), sk.history([[3]], [[0, 0, 2]], size=4)))
+TABLES = table([2, 0, 1, 0, 0], bits=[8]), table([2, 0, 1, 0], bits=[-24])  # bits from 4 on are of no token
+
+
+@pytest.mark.parametrize("history", [LIST, *TABLES])
+def test_golden(history):
     z = torch.tensor([[2.0, 1.0, 0.5, -0.5, 0.0]])
     for amounts, drafted, want in (
         ((1.3, None, None), None, (0.449263143911, 0.262210402440, 0.141707153501, 0.050357483828, 0.096461816319)),
@@ -28,7 +37,7 @@ def test_golden():
                                               0.168595877033)),
     ):  # fmt: skip
         window = None if drafted is None else torch.tensor(drafted)
-        rows = Rows(z, penalties=sk.Penalties(*amounts, ids, counts, drafted=window))
+        rows = Rows(z, penalties=sk.Penalties(*amounts, **history, drafted=window))
         for v, p in enumerate(want):  # each draw's ln q
             below = sum(want[:v]) + p / 2
             out = sk.sample(rows, uniforms=torch.tensor([[below]], dtype=torch.float64))
@@ -100,18 +109,35 @@ WRONG = [
     ({"presence": torch.zeros(2)}, r"presence must have shape \[3\] or \[1\], got \[2\]"),
     ({"presence": torch.zeros(3, dtype=torch.float64)}, "presence must be float32, got float64"),
     ({"ids": ids.long()}, "ids must be int32, got int64"),
-    ({"ids": ids[:, :2]}, r"counts must have shape \[S=3, H=2\], got \[3, 3\]"),
+    ({"ids": ids[:, :2]}, r"ids must have shape \[S=3, H=3\], got \[3, 2\]"),
     ({"ids": ids.flip(1)}, "ids must ascend and end with -1, got -1 then 3 in list 0"),
     ({"ids": ids.clamp(max=2)}, "ids must ascend and end with -1, got 2 then 2 in list 1"),
     ({"ids": ids - 1}, "ids must ascend and end with -1, got -1 then 2 in list 0"),
-    ({"ids": ids[0]}, r"ids must have shape \[S, H\], got \[3\]"),
+    ({"ids": ids[0]}, r"ids must have shape \[S=3, H=3\], got \[3\]"),
+    ({"counts": ids[0]}, r"counts must have shape \[S, H\], got \[3\]"),
     ({"counts": ids - 2}, "counts must be >= 0, got -2 in list 0"),
-    ({"counts": None}, "ids and counts must be given with penalties, got ids alone"),
-    ({"ids": None, "counts": None}, "penalties must have ids and counts, as history makes them, got neither"),
+    ({"counts": None}, "counts must be given with ids or with prompt_bits, got none"),
+    ({"ids": None, "counts": None}, "counts must be given with ids or with prompt_bits, got none"),
+    ({"prompt_bits": ids}, "counts must be given with ids or with prompt_bits, got both"),
     ({"row": torch.tensor([0, 3, 0])}, r"row must be in \[0, 3\), got 3 at index 1"),
     ({"row": torch.tensor([0, 0])}, r"row must have shape \[3\], got \[2\]"),
-    ({"ids": ids[:2], "counts": ids[:2] * 0}, "ids must be of 3 lists, or penalties.row be given, got 2"),
+    ({"ids": ids[:2], "counts": ids[:2] * 0}, "counts must be of 3 histories, or penalties.row be given, got 2"),
 ]
+COUNTS = torch.tensor([[0, 0, 0], [0, -2, 0], [0, 0, 1]], dtype=torch.int32)
+WRONG_TABLES = [
+    ({}, "counts must be >= 0, got -2 for token 1 in table 1"),
+    ({"prompt_bits": ids[:, :2]}, r"prompt_bits must have shape \[S=3, ceil\(H/32\)=1\], got \[3, 2\]"),
+    ({"prompt_bits": ids[:2, :1]}, r"prompt_bits must have shape \[S=3, ceil\(H/32\)=1\], got \[2, 1\]"),
+    ({"prompt_bits": ids[:, :1].long()}, "prompt_bits must be int32, got int64"),
+    ({"counts": None}, "counts must be given with ids or with prompt_bits, got none"),
+    ({"counts": COUNTS.long()}, "counts must be int32, got int64"),
+    (
+        {"counts": COUNTS[:2].abs(), "prompt_bits": ids[:2, :1]},
+        "counts must be of 3 histories, or penalties.row be given",
+    ),
+    ({"row": torch.tensor([0, 3, 0])}, r"row must be in \[0, 3\), got 3 at index 1"),
+]
+WRONG += [({"ids": None, "counts": COUNTS, "prompt_bits": ids[:, :1]} | fields, says) for fields, says in WRONG_TABLES]
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -129,6 +155,8 @@ def test_other_errors(op):
         getattr(sk, op)(**call | {side: call[side]._replace(penalties=1.3)})
     with pytest.raises(TypeError, match=rf"^{op}: {side}\.penalties\.presence must be a number or a tensor, got str"):
         getattr(sk, op)(**call_with(op, presence="1"))
+    with pytest.raises(TypeError, match=rf"^{op}: {side}\.penalties\.prompt_bits must be a torch.Tensor, got list"):
+        getattr(sk, op)(**call_with(op, ids=None, prompt_bits=[[0]]))
     drafted = torch.zeros(2, 1, dtype=torch.int64)
     says = "must be None, got a tensor" if op not in FLAT else r"must have shape \[N=3, n=1\], got \[2, 1\]"
     with pytest.raises(ValueError, match=rf"^{op}: {side}\.penalties\.drafted {says}"):
@@ -151,7 +179,12 @@ def test_what_a_device_finds_wrong_makes_a_row_invalid(op, backend):
         amount | lists([0, 3, -1], [-2, -1, -1], [-1, -1, -1]),
         amount | lists([0, 3, -1], [1, 2, 3], [-1, -1, -1], counts=[[1, 1, 0], [0, -1, 0], [0, 0, 0]]),
     )
+    tables = (
+        amount | {"ids": None} | table([0, 0, 0], [0, -1, 0], [0, 0, 0], bits=[9, 14, 0]),
+        amount | {"ids": None} | table([0] * 9, [0] * 8 + [-(1 << 31)], [0] * 9, bits=[9, 14, 0]),
+    )
     for fields in (
+        *tables,
         *(bad_lists if backend == "cuda-on-cpu" else ()),  # Triton's kernels do not look whether a list ascends
         {"repetition": torch.tensor([1.0, 0.0, 1.0])},
         {"repetition": torch.tensor([1.0, math.nan, 1.0])},
@@ -163,7 +196,10 @@ def test_what_a_device_finds_wrong_makes_a_row_invalid(op, backend):
         rows = call[side]._replace(penalties=call[side].penalties._replace(**fields))
         found = backends.run_without_values(op, backend, **call | {side: rows})
         nan = call[side].logits.clone()
-        nan[1] = math.nan
+        ids = [*range(9)]
+        if "prompt_bits" in fields:  # a negative count makes its token's entry invalid
+            ids = [v for v, count in enumerate(fields["counts"][1].tolist()) if count < 0]
+        nan[1, ..., ids] = math.nan
         rows = call[side]._replace(logits=nan)
         wanted = backends.run_without_values(op, backend, **call | {side: rows})
         assert not differ(found, wanted), fields

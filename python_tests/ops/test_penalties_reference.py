@@ -34,9 +34,10 @@ def listed(V, prompt=PROMPT, output=OUTPUT):
 
 @pytest.mark.parametrize("given, drafted, want", GOLDEN)
 def test_golden(given, drafted, want):
-    e = penalised(np.array(Z), listed(5).after(drafted), *given)
-    p = np.exp(e) / np.exp(e).sum()
-    assert [f"{x:.12f}".removeprefix("0") for x in p] == want.split()
+    for history in (listed(5), History.of_table([2, 0, 1, 0], [-24], 5)):  # bit 3 is set, and some of no token
+        e = penalised(np.array(Z), history.after(drafted), *given)
+        p = np.exp(e) / np.exp(e).sum()
+        assert [f"{x:.12f}".removeprefix("0") for x in p] == want.split()
 
 
 def test_penalties_that_are_off_change_no_bit():

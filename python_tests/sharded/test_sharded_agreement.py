@@ -231,7 +231,7 @@ def strided(x):
     if isinstance(x, sk.Rows):
         return sk.Rows(x.logits, *map(strided, x[1:]))
     if isinstance(x, (sk.Penalties, sk.Bias, sk.Allowed)):  # a list must be contiguous, but for the ids of a bias
-        lists = {sk.Penalties: ("ids", "counts"), sk.Bias: ("values",), sk.Allowed: ("bits",)}[type(x)]
+        lists = {sk.Penalties: ("ids", "counts", "prompt_bits"), sk.Bias: ("values",), sk.Allowed: ("bits",)}[type(x)]
         return x._replace(**{name: strided(y) for name, y in x._asdict().items() if name not in lists})
     if isinstance(x, tuple):
         return tuple(map(strided, x))

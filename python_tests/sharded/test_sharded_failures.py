@@ -184,7 +184,7 @@ FINE = [1, 3999], [2, -1]
             {"penalties": lists(*FINE, [-1, -1], presence=torch.tensor([0.0, torch.nan, 0.0]))},
             "penalties.presence must be finite, got nan at index 1",
         ),
-        ({"penalties": lists(*FINE)}, "penalties.ids must be of 3 lists, or penalties.row be given, got 2"),
+        ({"penalties": lists(*FINE)}, "penalties.counts must be of 3 histories, or penalties.row be given, got 2"),
     ],
 )
 def test_what_every_rank_does_wrong(ranks, exchange, what, message):

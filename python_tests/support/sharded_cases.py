@@ -84,8 +84,10 @@ def penalties(rng, n, V):
         return None
     draw = random.Random(int(rng.integers(1 << 30)))
     view = viewed.penalties(draw, n, V, row=draw.choice((None, 3)))
-    wrong = {"ids": view.ids.flip(1), "counts": view.counts - 1, "presence": torch.full((n,), torch.nan)}
-    wrong["row"] = torch.full((n,), len(view.ids))
+    wrong = {"counts": view.counts - 1, "presence": torch.full((n,), torch.nan)}
+    wrong["row"] = torch.full((n,), len(view.counts))
+    if view.ids is not None:
+        wrong["ids"] = view.ids.flip(1)
     name = draw.choice((*wrong, *[None] * 60))
     return view if name is None else view._replace(**{name: wrong[name]})
 

@@ -21,22 +21,42 @@ LARGEST = (1 << 31) - 1  # id, and count
 
 
 def penalties(rng, n, V, *, row=None):
-    """Penalties of n requests or rows, with lists of up to 40 ids; some lists by index, some amounts off, and some with
-    the largest counts and the largest id."""
+    """Penalties of n requests or rows, which have used up to 40 ids: lists or tables, some by index; some amounts are
+    off, some counts the largest, and some lists have the largest id."""
     S = n if row is None else row
     some = [rng.sample(range(V), rng.randrange(min(V, 40) + 1)) for _ in range(S)]
     outputs = [[rng.choice(ids) for _ in range(rng.randrange(6))] if ids else [] for ids in some]
-    ids, counts = sk.history(some, outputs, size=rng.choice((40, 45)))
-    if rng.random() < 0.3:
-        counts.fill_(LARGEST)
-        for used, length in zip(ids, (ids >= 0).sum(1).tolist()):
-            used[length : length + 1] = LARGEST
+    if rng.random() < 0.5:
+        histories = tables(some, outputs, rng.choice((V, V, V + 3, V // 2)))
+        if rng.random() < 0.3:
+            histories["counts"].clamp_(max=1).mul_(LARGEST)
+    else:
+        ids, counts = sk.history(some, outputs, size=rng.choice((40, 45)))
+        histories = {"ids": ids, "counts": counts}
+        if rng.random() < 0.3:
+            counts.fill_(LARGEST)
+            for used, length in zip(ids, (ids >= 0).sum(1).tolist()):
+                used[length : length + 1] = LARGEST
     at = None if row is None else torch.tensor([rng.randrange(S) for _ in range(n)], dtype=torch.int64)
     amounts = [
         rng.choice((None, low, torch.tensor([rng.uniform(low, high) for _ in range(n)], dtype=torch.float32)))
         for low, high in ((0.5, 2.0), (-0.5, 1.0), (-1.0, 1.5))
     ]
-    return sk.Penalties(*amounts, ids=ids, counts=counts, row=at)
+    return sk.Penalties(*amounts, **histories, row=at)
+
+
+def tables(prompts, outputs, width):
+    """Histories as tables of the ids below `width`: a count and a bit for each."""
+    counts = torch.zeros(len(prompts), width, dtype=torch.int32)
+    words = torch.zeros(len(prompts), -(-width // 32), dtype=torch.int64)
+    for s, (prompt, output) in enumerate(zip(prompts, outputs)):
+        for v in output:
+            if v < width:
+                counts[s, v] += 1
+        for v in set(prompt):
+            if v < width:
+                words[s, v // 32] |= 1 << v % 32
+    return {"counts": counts, "prompt_bits": words.to(torch.int32)}
 
 
 def owners(rng, n, positions):
@@ -408,10 +428,11 @@ AMOUNTS = (0.0, -1.0, 1.0, 1.5, 1e-38, 3e38, math.inf, -math.inf, math.nan)
 
 def hostile_penalties(rng, view, n):
     fields = {name: hostile(rng, n, values=AMOUNTS, dtype=torch.float32) for name in view._fields[:3]}
-    fields["ids"] = hostile(rng, *view.ids.shape, values=NUMBERS, dtype=torch.int32)
-    if rng.random() < 0.3:
+    for name in ("ids", "prompt_bits", "counts"):
+        if getattr(view, name) is not None:
+            fields[name] = hostile(rng, *getattr(view, name).shape, values=NUMBERS, dtype=torch.int32)
+    if view.ids is not None and rng.random() < 0.3:
         fields["ids"] = fields["ids"].sort(1).values
-    fields["counts"] = hostile(rng, *view.ids.shape, values=NUMBERS, dtype=torch.int32)
     fields["row"] = hostile(rng, n, values=FAR, dtype=torch.int64)
     if view.drafted is not None:
         fields["drafted"] = hostile(rng, *view.drafted.shape, values=FAR, dtype=torch.int64)

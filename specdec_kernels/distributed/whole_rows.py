@@ -101,7 +101,7 @@ def share_of(op: str, arguments: Mapping[str, Any], n: int, begin: int, end: int
 
 def _numbered(view: Penalties | Bias | Allowed, n: int) -> Penalties | Bias | Allowed:
     """Return a view that names its lists, which are in the order of n requests or of their positions."""
-    lists = view.bits if isinstance(view, Allowed) else view.ids
+    lists = view.counts if isinstance(view, Penalties) else view.ids if isinstance(view, Bias) else view.bits
     if not isinstance(lists, torch.Tensor):
         return view
     count = prod(lists.shape[:-1])

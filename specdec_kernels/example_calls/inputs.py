@@ -113,8 +113,14 @@ class Inputs:
             self.tensor(*x[:n])  # the second one's penalties are off
             for x in ((1.3, 1.0, 0.8, 2.0), (0.5, 0.0, -0.2, 1.0), (0.2, 0.0, 1.5, -1.0), (4, 0, 1, 4))
         )
-        by_slot = Penalties(repetition, frequency, presence, ids, counts, row)
+        by_slot = Penalties(repetition, frequency, presence, ids, counts, row=row)
         yield "penalties by slot", {"penalties": by_slot}
+        counts, bits = (
+            self.integers(-2, 3, 5, self.V).clamp(min=0).int(),
+            self.integers(0, 1 << 20, 5, -(-self.V // 32)),
+        )
+        tables = Penalties(repetition, frequency, presence, counts=counts, prompt_bits=bits.int(), row=row)
+        yield "penalties by tables", {"penalties": tables}
         values = self.normal(5, 4)
         values[:, 1] = -torch.inf
         bias = Bias(self.integers(-1, self.V, 5, 4), self.on_device(values))

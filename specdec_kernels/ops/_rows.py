@@ -105,8 +105,7 @@ def _penalties(op: str, name: str, x: Rows, drafted: bool) -> tuple:
     given = x.penalties
     if not isinstance(given, Penalties):
         raise TypeError(f"{op}: {name}.penalties must be Penalties, got {type(given).__name__}")
-    if given.ids is None and given.counts is None:
-        raise ValueError(f"{op}: {name}.penalties must have ids and counts, as history makes them, got neither")
+    marks = _marks(op, f"{name}.penalties", given)
     if not drafted and given.drafted is not None:
         raise ValueError(f"{op}: {name}.penalties.drafted must be None, got a tensor")
     amounts: list = [None] * 3
@@ -127,7 +126,22 @@ def _penalties(op: str, name: str, x: Rows, drafted: bool) -> tuple:
         else:
             numbers = numbers or [NOT_GIVEN] * 3
             numbers[i] = max(min(float(number), _MOST), -_MOST)
-    return (*amounts, numbers, given.ids, given.counts, given.row)
+    return (*amounts, numbers, marks, given.counts, given.row)
+
+
+def _marks(op: str, name: str, given: Penalties) -> Any:
+    """Return what goes with the counts: the ids of lists as int32, or the bits of tables as uint32."""
+    bits = given.prompt_bits
+    if (given.ids is None) == (bits is None):
+        got = "none" if bits is None else "both"
+        raise ValueError(f"{op}: {name}.counts must be given with ids or with prompt_bits, got {got}")
+    if bits is None:
+        return given.ids
+    if not isinstance(bits, torch.Tensor):
+        raise TypeError(f"{op}: {name}.prompt_bits must be a torch.Tensor, got {type(bits).__name__}")
+    if bits.dtype != torch.int32:
+        raise ValueError(f"{op}: {name}.prompt_bits must be int32, got {str(bits.dtype).removeprefix('torch.')}")
+    return bits.view(torch.uint32)
 
 
 def of_logits(op: str, name: str, x: Any, *, stats: bool = True, row: bool = False) -> tuple:

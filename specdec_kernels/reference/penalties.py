@@ -29,6 +29,20 @@ class History(NamedTuple):
                 history.seen[v], history.counts[v] = True, count
         return history
 
+    @classmethod
+    def of_table(cls, counts, bits, V):
+        """Return the history of a table: the counts of the first ids, and a bit for each id in the prompt."""
+        table = [(v, count) for v, count in enumerate(counts) if count != 0 or bits[v // 32] >> v % 32 & 1]
+        return cls.of_list([v for v, _ in table], [count for _, count in table], V)
+
+    @classmethod
+    def of(cls, penalties, s, V):
+        """Return the history with index s."""
+        counts = penalties.counts[s].tolist()
+        if penalties.ids is None:
+            return cls.of_table(counts, penalties.prompt_bits[s].tolist(), V)
+        return cls.of_list(penalties.ids[s].tolist(), counts, V)
+
     def after(self, window):
         """Return the history once the window's tokens are emitted too. Ids outside the row are no entries of it."""
         seen, count = self.seen.copy(), self.counts.copy()

@@ -60,7 +60,7 @@ def written_out(z, rows, windows, numbers, requests, positions=None):
                 row = biased(row, ids[at].tolist(), values[at].tolist())
         if rows.penalties is not None:
             at = n if rows.penalties.row is None else int(rows.penalties.row[n])
-            history = History.of_list(rows.penalties.ids[at].tolist(), rows.penalties.counts[at].tolist(), len(row))
+            history = History.of(rows.penalties, at, len(row))
             row = penalised(row, history.after(windows[i]), *amounts(rows.penalties, n))
         if rows.allowed is not None:
             bits = rows.allowed.bits.flatten(0, -2)

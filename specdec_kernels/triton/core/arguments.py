@@ -90,7 +90,7 @@ class GivenViews(NamedTuple):
     frequency: torch.Tensor | None
     presence: torch.Tensor | None
     penalty_numbers: list | None
-    history_ids: torch.Tensor | None
+    history_marks: torch.Tensor | None
     history_counts: torch.Tensor | None
     history_row: torch.Tensor | None
     bias_ids: torch.Tensor | None
@@ -101,19 +101,21 @@ class GivenViews(NamedTuple):
 
     def of_windows(self, positions, *window) -> Views:
         """Return the Views. positions: Positions of the call; window: the fields of Views from `window` on."""
-        if self.history_ids is self.bias_ids is self.allowed_bits is None:
+        if self.history_marks is self.bias_ids is self.allowed_bits is None:
             return launch.NO_VIEWS
         return Views(launch.FLAGS[True], *self.penalties(), *self.bias(positions), *self.mask(positions), *window)
 
     def penalties(self) -> tuple:
-        ids, counts = self.history_ids, self.history_counts
-        if ids is None:
-            return (*[launch.NO_VALUES] * 3, *[None] * 6, launch.NO_VALUES)
+        marks, counts = self.history_marks, self.history_counts
+        if marks is None or counts is None:
+            return (*[launch.NO_VALUES] * 3, *[None] * 7, launch.NO_VALUES)
         amounts = [
             values(t) if x is None else Values(x, None) for t, x in zip(self[:3], numbers(self.penalty_numbers, 3))
         ]
         row = launch.NO_VALUES if self.history_row is None else Values(self.history_row.contiguous(), True)
-        return *amounts, ids, counts, *ids.shape, ids.stride(0), counts.stride(0), row
+        S, H = counts.shape
+        marked = (None, marks.view(torch.int32)) if marks.dtype == torch.uint32 else (marks, None)  # tables or lists
+        return *amounts, *marked, counts, S, H, marks.stride(0), counts.stride(0), row
 
     def bias(self, positions: Positions) -> tuple:
         if self.bias_ids is None:

@@ -156,7 +156,7 @@ NO_VALUES = Values(None, None)
 NO_SAMPLING = Sampling(*[NO_VALUES] * 5)
 NO_SCRATCH, NO_STORE = Scratch(None, None), Store(None, None, None, None)
 NO_VIEWS = Views(
-    FLAGS[False], *[NO_VALUES] * 3, *[None] * 6, NO_VALUES, *[None] * 5, NO_VALUES, *[None] * 6, NO_VALUES, *[None] * 9
+    FLAGS[False], *[NO_VALUES] * 3, *[None] * 7, NO_VALUES, *[None] * 5, NO_VALUES, *[None] * 6, NO_VALUES, *[None] * 9
 )
 NO_ROWS = Rows(None, 0, 0, 0, False, None, NO_SAMPLING, NO_SCRATCH, FLAGS[False], NO_STORE, NO_VIEWS)
 

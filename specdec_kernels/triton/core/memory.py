@@ -86,13 +86,14 @@ class Views(NamedTuple):
     repetition: Any  # Values
     frequency: Any
     presence: Any
-    ids: Any  # [S, H]; None: there are no penalties
-    counts: Any
+    ids: Any  # of lists [S, H]; None: the histories are tables
+    prompt_bits: Any  # of tables [S, ceil(H / 32)]
+    counts: Any  # [S, H]; None: there are no penalties
     S: Any
     H: Any
-    ids_stride: Any
+    marks_stride: Any  # of ids or prompt_bits
     counts_stride: Any
-    row: Any  # Values: the index of each request's list; not given: list b is request b's
+    row: Any  # Values: the index of each request's history; not given: history b is request b's
     bias_ids: Any  # [S, I]; None: there is no bias
     bias_values: Any
     bias_S: Any

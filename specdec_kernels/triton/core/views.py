@@ -88,12 +88,19 @@ def _count_in_window(views, b, position, v, mask):
 
 
 @triton.jit
-def _count_in_list(views, ids, counts, v, mask):
-    """Return whether v is listed, and its count."""
-    j = first_place(ids, views.H, v, mask)
-    listed = mask & (j < views.H)
-    listed &= get_value(ids + j, listed, -1).to(tl.int64) == v
-    return listed, get_value(counts + j, listed, 0).to(tl.int64)
+def _in_history(views, marks, counts, v, mask):
+    """Return whether v was used before the window, and its count. A negative count is invalid."""
+    if views.ids is not None:
+        j = first_place(marks, views.H, v, mask)
+        used = mask & (j < views.H)
+        used &= get_value(marks + j, used, -1).to(tl.int64) == v
+        return used, get_value(counts + j, used, 0).to(tl.int64)
+    else:
+        inside = mask & (v >= 0) & (v < views.H)
+        count = tl.load(counts + v, mask=inside, other=0).to(tl.int64)
+        bits = tl.load(marks + v // 32, mask=inside, other=0)
+        used = inside & ((count != 0) | ((bits >> (v % 32).to(tl.int32)) & 1 == 1))
+        return used, tl.where(count < 0, -(1 << 40), count)
 
 
 @triton.jit
@@ -108,16 +115,18 @@ def _times(x, y):
 
 @triton.jit
 def _changed(amounts, e, count):
-    """Return entries of used ids under the penalties; count: how often an id was used."""
+    """Return entries of used ids under the penalties; count: how often an id was used, negative if that is invalid."""
     divided = tl.div_rn(e, tl.where(e > 0, amounts.repetition, 1.0))
     e = tl.where(e > 0, divided, _times(e, amounts.repetition))
     lower = e - _times(count.to(tl.float32), amounts.frequency)
-    return tl.where(count > 0, lower - amounts.presence, e)
+    e = tl.where(count > 0, lower - amounts.presence, e)
+    return tl.where(count < 0, float("nan"), e)
 
 
 @triton.jit
 def _look_up(views, b, alive):
-    """Return the amounts of requests, where their lists begin, and which requests have valid amounts and indices.
+    """Return the amounts of requests, where their histories' marks and counts begin, and which requests have valid
+    amounts and indices.
 
     The host cannot check those of GPU tensors."""
     repetition = load_value(views.repetition, b, alive, 1.0)
@@ -130,9 +139,9 @@ def _look_up(views, b, alive):
     fine = (repetition > 0) & (repetition < inf) & (tl.abs(frequency) < inf) & (tl.abs(presence) < inf)
     fine &= (number >= 0) & (number < views.S)
     number = tl.where(fine, number, 0)
-    ids = views.ids + number * views.ids_stride
+    marks = (views.prompt_bits if views.ids is None else views.ids) + number * views.marks_stride
     counts = views.counts + number * views.counts_stride
-    return Amounts(repetition, frequency, presence), ids, counts, fine
+    return Amounts(repetition, frequency, presence), marks, counts, fine
 
 
 @triton.jit
@@ -194,11 +203,11 @@ def seen_entry(views, b, row, v, mask, e):
         at, some, fine = _bias_list(views, b, position, alive)
         e = _biased(views, at, some, v, e)
         valid &= fine
-    if views.ids is not None:
-        amounts, ids, counts, fine = _look_up(views, b, alive)
-        listed, count = _count_in_list(views, ids, counts, v, alive & fine)
+    if views.counts is not None:
+        amounts, marks, counts, fine = _look_up(views, b, alive)
+        used, count = _in_history(views, marks, counts, v, alive & fine)
         in_window = _count_in_window(views, b, position, v, alive & fine)
-        used = listed | (in_window > 0)
+        used |= in_window > 0
         e = tl.where(used, _changed(amounts, e, count + in_window), e)
         valid &= fine
     if views.words is not None:
@@ -228,18 +237,22 @@ def _entry(side, b, row, v, mask, bias_at, some):
 def seen_chunk(side, b, row, begin, end, alive, z):
     """Return chunks z [X, W] of rows with the views of requests b applied. Ids are from `begin` up to `end` [X].
 
-    Bias and penalties change few ids, which are recomputed one by one from the entries in memory. The mask comes last,
-    on the whole chunk."""
+    A bias, lists of used ids and windows change few ids, which are recomputed one by one from the entries in memory.
+    Tables and the mask change the whole chunk."""
     views = side.views
     bias_at, some, valid = begin * 0, alive, alive
     if views.bias_ids is not None:
         bias_at, some, fine = _bias_list(views, b, row >> 32, alive)
         valid &= fine
         z = _biased_chunk(side, b, row, bias_at, some, begin, end, z)
-    if views.ids is not None:
-        amounts, ids, counts, fine = _look_up(views, b, alive)
+    if views.counts is not None:
+        amounts, marks, counts, fine = _look_up(views, b, alive)
         valid &= fine
-        z = _penalised_chunk(side, b, row, begin, end, amounts, ids, counts, bias_at, some, valid, z)
+        if views.ids is not None:
+            z = _with_list(side, b, row, begin, end, amounts, marks, counts, bias_at, some, valid, z)
+        else:
+            z = _with_table(views, begin, end, amounts, marks, counts, valid, z)
+        z = _with_window(side, b, row, begin, end, amounts, marks, counts, bias_at, some, valid, z)
     if views.words is not None:
         words_at, masked, fine = _mask_list(views, b, row >> 32, alive)
         valid &= fine
@@ -265,7 +278,16 @@ def _biased_chunk(side, b, row, bias_at, some, begin, end, z):
 
 
 @triton.jit
-def _penalised_chunk(side, b, row, begin, end, amounts, ids, counts, bias_at, some, alive, z):
+def _with_table(views, begin, end, amounts, marks, counts, alive, z):
+    v = begin[:, None] + tl.arange(0, z.shape[1])[None, :]
+    inside = alive[:, None] & (v < end[:, None])
+    used, count = _in_history(views, marks[:, None], counts[:, None], v, inside)
+    each = Amounts(amounts.repetition[:, None], amounts.frequency[:, None], amounts.presence[:, None])
+    return tl.where(used, _changed(each, z, count), z)
+
+
+@triton.jit
+def _with_list(side, b, row, begin, end, amounts, ids, counts, bias_at, some, alive, z):
     views, position = side.views, row >> 32
     lane = tl.arange(0, z.shape[1])[None, :]
     j = first_place(ids, views.H, begin, alive)
@@ -279,13 +301,20 @@ def _penalised_chunk(side, b, row, begin, end, amounts, ids, counts, bias_at, so
         z = tl.where(lane == _lane(v, begin, listing), e[:, None], z)
         j += 1
         listing &= j < views.H
+    return z
+
+
+@triton.jit
+def _with_window(side, b, row, begin, end, amounts, marks, counts, bias_at, some, alive, z):
+    views, position = side.views, row >> 32
+    lane = tl.arange(0, z.shape[1])[None, :]
     walk = position
     walking = alive & (walk > 0)
     while anywhere(walking):
         v = _token(views, b, walk, walking)
         inside = walking & (v >= begin) & (v < end)
         if anywhere(inside):
-            _, count = _count_in_list(views, ids, counts, v, inside)
+            _, count = _in_history(views, marks, counts, v, inside)
             count += _count_in_window(views, b, position, v, inside)
             e = _changed(amounts, _entry(side, b, row, v, inside, bias_at, some), count)
             z = tl.where(lane == _lane(v, begin, inside), e[:, None], z)
