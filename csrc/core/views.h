@@ -51,8 +51,7 @@ struct View {
 
 #ifdef SPECDEC_IN_CUDA
 // A row in memory, its mask, and the entries that bias and penalties change, by ascending id. Entries with ids in
-// [kSpan c, kSpan (c + 1)) start at entries[begins[c]]; a listed id that is forbidden has -inf. If the history is a
-// table, the entries are those of biased ids and of the window, and the table changes the others. A Row whose entries
+// [kSpan c, kSpan (c + 1)) start at entries[begins[c]]; a listed id that is forbidden has -inf. A Row whose entries
 // change holds the address of a Seen plus one, in place of its data's. That address is odd, so the fast path, which
 // needs 16-byte alignment, leaves the row to the general one.
 struct Seen {
@@ -66,9 +65,7 @@ struct Seen {
   const int32_t* begins;  // [spans + 1], for the spans of all chunks of the row
   const uint32_t* words;  // the mask, W words; null: none
   int64_t W;
-  bool invalid;     // all entries are NaN
-  UsedTable table;  // null: none
-  Amounts amounts;  // of the table's penalties
+  bool invalid;  // all entries are NaN
 };
 #endif
 

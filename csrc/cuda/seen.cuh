@@ -24,33 +24,6 @@ SPECDEC_DEVICE uint32_t allowed_bits(const Row& row, int first) {
   return bits;
 }
 
-// x * y, rounded to a float. The compiler never fuses __fmul_rn with an addition. It would fuse a product of two
-// doubles that is rounded to float, since it recognises a product of floats there.
-SPECDEC_HD float rounded_product(float x, float y) {
-#if defined(__CUDA_ARCH__)
-  return __fmul_rn(x, y);
-#else
-  return float(double(x) * double(y));
-#endif
-}
-
-// The entry of a used id
-SPECDEC_HD float penalised(const Amounts& by, float e, int64_t count) {
-  e = e > 0 ? e / by.repetition : rounded_product(e, by.repetition);
-  if (count == 0) return e;
-  e -= rounded_product(by.frequency, float(count));
-  return e - by.presence;
-}
-
-// Whether the table of a view changes entry v, and to what. A forbidden entry stays minus infinity.
-SPECDEC_HD bool table_changes(const Seen& view, int v) {
-  return (!view.words || allowed_bits(view, v) & 1) && view.table.uses(v);
-}
-SPECDEC_HD float entry_of_table(const Seen& view, int v, float lying) {
-  const int32_t count = view.table.count(v);
-  return count < 0 ? NAN : penalised(view.amounts, lying, count);
-}
-
 // Entry v under a view; `lying` is its stored value.
 SPECDEC_HD_APART float seen_entry(const Seen& view, int64_t v, float lying) {
   if (view.invalid) return NAN;
@@ -59,7 +32,7 @@ SPECDEC_HD_APART float seen_entry(const Seen& view, int64_t v, float lying) {
   for (int i = view.begins[v / Seen::kSpan]; i < end; ++i) {
     if (view.entries[i].id == v) return view.entries[i].value;
   }
-  return view.table && view.table.uses(int(v)) ? entry_of_table(view, int(v), lying) : lying;
+  return lying;
 }
 
 // Applies bias and penalties to the N entries of a thread. load_lying() has applied the mask. Entry r is at
@@ -72,17 +45,6 @@ SPECDEC_DEVICE void see(const Row& row, int64_t begin, int left, float (&z)[N]) 
 #pragma unroll
     for (int r = 0; r < N; ++r) z[r] = step_of(r) < left ? NAN : z[r];
     return;
-  }
-  if (row.view()->table) {
-#pragma unroll 1
-    for (int r = 0; r < N; ++r) {
-      const int v = int(begin) + step_of(r);
-      const Seen& view = *opaque(row.view());  // opaque: else its fields would hold registers
-      const bool changes = table_changes(view, v);
-      const float e = changes ? entry_of_table(view, v, number_at(view.data, row.dtype, v)) : 0;
-#pragma unroll
-      for (int k = 0; k < N; ++k) z[k] = k == r && changes ? e : z[k];
-    }
   }
   constexpr int kWidth = N < kGroup ? N : kGroup;
 #pragma unroll

@@ -1,14 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes the views of an op's rows (core/views.h), in a launch before those that read the rows. A block makes one view.
+// If histories are tables, a launch before it turns them into lists.
 #pragma once
 
 #include "../core/rows.h"
-#include "thread_block.cuh"
+#include "listed_tables.cuh"
 #include "used_list.cuh"
 
 namespace specdec {
 
 SPECDEC_DEVICE int32_t id_at(const Seen::Entry* entries, int i) { return entries[i].id; }
+
+// x * y, rounded to a float. The compiler never fuses __fmul_rn with an addition. It would fuse a product of two
+// doubles that is rounded to float, since it recognises a product of floats there.
+SPECDEC_DEVICE float rounded_product(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(x, y);
+#else
+  return float(double(x) * double(y));
+#endif
+}
+
+SPECDEC_DEVICE float penalised(const Amounts& by, float e, int64_t count) {
+  e = e > 0 ? e / by.repetition : rounded_product(e, by.repetition);
+  if (count == 0) return e;
+  e -= rounded_product(by.frequency, float(count));
+  return e - by.presence;
+}
 
 // The memory for the views of one side
 struct ViewLists {
@@ -97,15 +115,14 @@ struct LooseIds {
   }
 };
 
-// Writes the entries of the H listed ids, all in the vocabulary, without bias and window. Then writes those of the
-// loose ids, which replace them where an id is both. If the history is a table, H is 0. Returns the number of entries.
-// Called by all threads of a block.
-SPECDEC_DEVICE int put_entries(const Seen& seen, const UsedList& list, int H, LooseIds& loose, const Row& row,
-                               const Mask& mask, Seen::Entry* entries) {
+// Writes the entries of the H used ids, all in the vocabulary, without bias and window. Then writes those of the loose
+// ids, which replace them where an id is both. Returns the number of entries. Called by all threads of a block.
+SPECDEC_DEVICE int put_entries(const UsedList& list, int H, LooseIds& loose, const Amounts& amounts, const Row& row,
+                               const Mask& mask, const uint32_t* words, Seen::Entry* entries) {
   const int fresh = loose.sort(list.ids, H);
   const auto put = [&](int at, int32_t v, float e, bool used, int64_t count) {
-    if (used || count > 0) e = penalised(seen.amounts, e, count);
-    entries[at] = {v, seen.words && !mask.allows(seen.words, v) ? -HUGE_VALF : e};
+    if (used || count > 0) e = penalised(amounts, e, count);
+    entries[at] = {v, words && !mask.allows(words, v) ? -HUGE_VALF : e};
   };
 #pragma unroll 1
   for (int j = threadIdx.x; j < H; j += kThreads) {
@@ -117,11 +134,10 @@ SPECDEC_DEVICE int put_entries(const Seen& seen, const UsedList& list, int H, Lo
   for (int k = threadIdx.x; k < loose.n; k += kThreads) {
     if (loose.state[k] == -1) continue;
     const int32_t v = loose.ids[k];
-    const bool listed = loose.state[k] < 0;
+    const bool used = loose.state[k] < 0;
     const int j = place_in(list.ids, H, v);
-    const int32_t before = listed ? list.counts[j] : seen.table.count(v);
-    const float e = before < 0 ? NAN : loose.biased(v, lying_entry(row, v));
-    put(j + place_in(loose.fresh, fresh, v), v, e, listed || seen.table.uses(v), before + loose.count_in_window(v));
+    const float e = loose.biased(v, lying_entry(row, v));
+    put(j + place_in(loose.fresh, fresh, v), v, e, used, (used ? list.counts[j] : 0) + loose.count_in_window(v));
   }
   __syncthreads();
   return H + fresh;
@@ -132,32 +148,26 @@ SPECDEC_DEVICE void make_view(const Views& views, const ViewLists& lists, int64_
                               int64_t position) {
   Seen::Entry* const entries = lists.entries + number * lists.room;
   int32_t* const begins = lists.begins + number * (lists.spans + 1);
-  Seen& seen = views.seen[number];
-  const bool is_fine = views.fine(b, position), changes = is_fine && views.change(b, position);
-  const bool penalises = changes && views.penalises(b);
-  if (threadIdx.x == 0) {
-    const bool invalid = changes || !is_fine;  // until the entries are there
-    seen = {memory_of(row), changes ? entries : nullptr, begins, nullptr, views.mask.W, invalid, {}, {1, 0, 0}};
-    if (changes && views.mask_list(b, position) >= 0) seen.words = views.mask.of(views.mask_list(b, position));
-    if (penalises) seen.amounts = views.penalties.amounts(b);
-    if (penalises && !views.penalties.ids) seen.table = UsedTable(views.penalties, views.penalties.history(b), row.V);
-  }
-  __syncthreads();
-  if (!changes) return;
+  const uint32_t* words = nullptr;
+  const auto leave = [&](const Seen::Entry* seen, bool invalid) {
+    if (threadIdx.x == 0) views.seen[number] = {memory_of(row), seen, begins, words, views.mask.W, invalid};
+  };
+  if (!views.fine(b, position)) return leave(entries, true);
+  const bool penalises = views.penalises(b);
+  if (!views.change(b, position)) return leave(nullptr, false);
+  if (views.mask_list(b, position) >= 0) words = views.mask.of(views.mask_list(b, position));
   LooseIds loose(views, b, position, penalises, row.V, lists.loose, lists.ids + number * 3 * lists.loose);
-  const bool is_list = penalises && views.penalties.ids;
-  const UsedList list = is_list ? UsedList(views.penalties, views.penalties.history(b)) : UsedList();
+  const UsedList list = penalises ? UsedList(views.penalties, views.penalties.history(b)) : UsedList();
   const int H = ids_in(list);
-  if (H < 0) return;
+  if (H < 0) return leave(entries, true);
+  const Amounts amounts = penalises ? views.penalties.amounts(b) : Amounts{1, 0, 0};
   const int inside = place_in(list.ids, H, row.V);  // ids beyond the vocabulary change nothing
-  const int all = put_entries(seen, list, inside, loose, row, views.mask, entries);
+  const int all = put_entries(list, inside, loose, amounts, row, views.mask, words, entries);
+  if (all == 0 && !words) return leave(nullptr, false);
 #pragma unroll 1
   for (int c = threadIdx.x; c <= lists.spans; c += kThreads)
     begins[c] = place_in(entries, all, int64_t{c} * Seen::kSpan);
-  if (threadIdx.x == 0) {
-    seen.invalid = false;
-    if (all == 0 && !seen.words && !seen.table) seen.entries = nullptr;
-  }
+  leave(entries, false);
 }
 
 // Calls f(side, its views, the index of the view, the row, the request, the position) for each side of an op. n: the
@@ -180,20 +190,22 @@ __global__ void __launch_bounds__(kThreads, 3) make_views(const ViewsLaunch<Op> 
   });
 }
 
-// Allocates the memory for an op's views, and stores its addresses in them. make() launches the kernel that makes the
-// views. A side has at most `most` views, with windows of at most W tokens.
+// Allocates the memory for an op's views, and stores its addresses in them. make() launches the kernels that make the
+// views. A side has at most `most` views of B requests, with windows of at most W tokens.
 class ViewsRoom {
  public:
   ViewsRoom(const Tensor& like, SeenRows& rows, int64_t most)
-      : ViewsRoom(like, {{&rows.views, rows.V}}, most, rows.drafted) {}
+      : ViewsRoom(like, {{&rows.views, rows.V}}, most, most, rows.drafted) {}
   template <class Op>
   ViewsRoom(const Tensor& like, Op& a, int64_t most, int64_t W)
-      : ViewsRoom(like, {{&a.target.views, a.target.memory.V}, {&a.draft.views, a.draft.memory.V}}, most, W) {}
+      : ViewsRoom(like, {{&a.target.views, a.target.memory.V}, {&a.draft.views, a.draft.memory.V}}, a.B, most, W) {}
 
   template <class Op>
   void make(const char* op, const Op& a, int64_t positions, [[maybe_unused]] cudaStream_t stream) const {
-    if (any_ && positions > 0)
-      SPECDEC_LAUNCH(op, make_views<Op>, positions, stream, ViewsLaunch<Op>{a, {lists_[0], lists_[1]}});
+    if (!any_ || positions == 0) return;
+    if (tables_.sides[0].tables || tables_.sides[1].tables)
+      SPECDEC_LAUNCH(op, list_tables<Op>, requests_, stream, TablesLaunch(tables_));
+    SPECDEC_LAUNCH(op, make_views<Op>, positions, stream, ViewsLaunch<Op>{a, {lists_[0], lists_[1]}});
   }
 
  private:
@@ -201,25 +213,38 @@ class ViewsRoom {
     Views* views;
     int64_t V;
   };
-  ViewsRoom(const Tensor& like, std::initializer_list<Side> sides, int64_t most, int64_t W) {
+  ViewsRoom(const Tensor& like, std::initializer_list<Side> sides, int64_t B, int64_t most, int64_t W) : requests_(B) {
+    TablesToLists* tables = tables_.sides;
+    for (const Side& side : sides) {
+      TablesToLists& to = *tables++;
+      const Penalties& p = side.views->penalties;
+      if (p.prompt_bits) to.tables = p, to.V = side.V, to.room = std::min({p.H, side.V, kMostUsed});
+    }
     const auto each = [&](Scratch& scratch, const auto& f) {
       ViewLists* lists = lists_;
+      TablesToLists* tables = tables_.sides;
       for (const Side& side : sides) {
         ViewLists& to = *lists++;
+        TablesToLists& from = *tables++;
         if (!*side.views) continue;
-        const Penalties& penalties = side.views->penalties;
-        to = {W + side.views->bias.n, penalties.ids ? penalties.H : 0, side.V};
+        to = {W + side.views->bias.n, from.tables ? from.room : side.views->penalties.H, side.V};
+        const size_t used = scratch.ask<int32_t>(from.tables ? 2 * B * from.room : 0);
         const size_t seen = scratch.ask<Seen>(most), entries = scratch.ask<Seen::Entry>(most * to.room),
                      begins = scratch.ask<int32_t>(most * (to.spans + 1)),
                      ids = scratch.ask<int32_t>(most * 3 * to.loose);
-        f(*side.views, to, seen, entries, begins, ids);
+        f(*side.views, to, from, used, seen, entries, begins, ids);
       }
     };
     each(scratch_, [&](auto&&...) { any_ = true; });
     if (!any_) return;
     scratch_.allocate(like);
     Scratch again;
-    each(again, [&](Views& views, ViewLists& to, size_t seen, size_t entries, size_t begins, size_t ids) {
+    each(again, [&](Views& views, ViewLists& to, TablesToLists& from, size_t used, size_t seen, size_t entries,
+                    size_t begins, size_t ids) {
+      if (from.tables) {
+        from.ids = scratch_.at<int32_t>(used), from.counts = from.ids + B * from.room;
+        views.penalties = from.lists(B);
+      }
       views.seen = scratch_.at<Seen>(seen);
       to.entries = scratch_.at<Seen::Entry>(entries);
       to.begins = scratch_.at<int32_t>(begins), to.ids = scratch_.at<int32_t>(ids);
@@ -227,6 +252,8 @@ class ViewsRoom {
   }
 
   Scratch scratch_;
+  int64_t requests_;
+  TablesLaunch tables_;
   ViewLists lists_[2];
   bool any_ = false;
 };

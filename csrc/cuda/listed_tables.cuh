@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lists of the used ids in tables of penalties, in a launch before the views are made (views.cuh). The tables are read
+// once per request, however many rows it has. A block makes the lists of one request.
+#pragma once
+
+#include "../core/penalties.h"
+#include "thread_block.cuh"
+
+namespace specdec {
+
+// Room for the used ids of a request. A request with more of them has an invalid row.
+constexpr int64_t kMostUsed = 16384;
+
+// The tables of one side, and the lists that they become: list b is request b's
+struct TablesToLists {
+  Penalties tables;  // none if they are lists already
+  int64_t V = 0, room = 0;
+  int32_t *ids = nullptr, *counts = nullptr;  // [B, room]
+
+  Penalties lists(int64_t B) const {
+    Penalties p = tables;
+    p.ids = ids, p.counts = counts, p.prompt_bits = nullptr, p.row = {};
+    p.S = B, p.H = p.ids_stride = p.counts_stride = room;
+    return p;
+  }
+};
+
+// Calls f(used, v, count) for the ids of a warp's part of a table, in order. Called by all lanes.
+template <class F>
+SPECDEC_DEVICE void for_table(const UsedTable& table, const F& f) {
+  const int words = (table.H + 31) / 32, part = (words + kWarps - 1) / kWarps;
+  const int warp = int(threadIdx.x) / kLanes, lane = int(threadIdx.x) % kLanes;
+  const int last = (warp + 1) * part < words ? (warp + 1) * part : words;
+#pragma unroll 1
+  for (int w = warp * part; w < last; ++w) {
+    const int v = w * 32 + lane;
+    f(__ballot_sync(kFullWarp, table.uses(v)), v, table.count(v));
+  }
+}
+
+// Called by all threads of a block
+SPECDEC_DEVICE void list_table(const TablesToLists& side, int64_t b) {
+  __shared__ int used[kWarps];
+  int32_t* const ids = side.ids + b * side.room;
+  if (!side.tables || !side.tables.fine(b) || !side.tables.amounts(b).any()) {
+    if (side.tables && threadIdx.x == 0) ids[0] = -2;  // no valid list
+    return;
+  }
+  const UsedTable table(side.tables, side.tables.history(b), side.V);
+  const int warp = int(threadIdx.x) / kLanes, lane = int(threadIdx.x) % kLanes;
+  int n = 0;
+  bool fine = true;
+  for_table(table, [&](unsigned mask, int, int32_t count) { n += __popc(mask), fine &= count >= 0; });
+  if (lane == 0) used[warp] = n;
+  fine = __syncthreads_and(fine);
+  int at = 0, all = 0;
+  for (int w = 0; w < kWarps; ++w) at += w < warp ? used[w] : 0, all += used[w];
+  if (!fine || all > side.room) {
+    if (threadIdx.x == 0) ids[0] = -2;
+    return;
+  }
+  for_table(table, [&](unsigned mask, int v, int32_t count) {
+    const int place = at + __popc(mask & ((1u << lane) - 1));
+    if (mask >> lane & 1) ids[place] = v, side.counts[b * side.room + place] = count;
+    at += __popc(mask);
+  });
+  for (int64_t j = all + int(threadIdx.x); j < side.room; j += kThreads) ids[j] = -1;
+}
+
+struct TablesLaunch {
+  TablesToLists sides[2];
+};
+template <class Op>
+__global__ void __launch_bounds__(kThreads) list_tables(const TablesLaunch s) {
+  list_table(s.sides[0], blockIdx.x);
+  __syncthreads();
+  list_table(s.sides[1], blockIdx.x);
+}
+
+}  // namespace specdec
