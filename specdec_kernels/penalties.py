@@ -33,7 +33,8 @@ class Penalties(NamedTuple):
         counts: [S, H] int32, how often each of ``ids`` is in the output; 0 for a token of the prompt alone. In a table:
             how often each token from 0 to H - 1 is in the output.
         prompt_bits: [S, ceil(H / 32)] int32, given with tables alone: bit v % 32 of word v // 32 says whether token v
-            is in the prompt. Engines such as vLLM keep their histories as tables. H may be less or more than V.
+            is in the prompt. Engines such as vLLM keep their histories as tables. H may be less or more than V. On a
+            CUDA device a request may have used at most 16,384 different tokens; with more its rows are invalid.
         row: int32 or int64, the index of each row's (in verification: each request's) list or table; None: row n has
             the one with index n.
         drafted: [N, n] int32 or int64, the window of each of N rows; -1 pads. Verification takes none.
