@@ -21,7 +21,7 @@ from specdec_kernels import example_calls, registry
 DTYPES = [getattr(torch, name) for name in registry.ROW_DTYPES]
 # One entry; less than a chunk and odd; exactly one chunk; several blocks of chunks with a tail.
 VOCABULARIES = (1, 77, registry.CHUNK, 10 * registry.CHUNK + 77)
-WITHOUT_ROWS = ("uniforms", "build_tree", "tree_mask", "count_tokens_")
+WITHOUT_ROWS = ("uniforms", "build_tree", "grow_tree", "budget", "tree_mask", "count_tokens_")
 
 # Examples that together run every compiled CUDA kernel, and every kind of tree walk.
 FEW = {
@@ -36,6 +36,8 @@ FEW = {
     "row_topw": ["a step of beam search"],
     "support": ["of every row"],
     "build_tree": ["short drafts among them"],
+    "grow_tree": ["few nodes"],
+    "budget": ["of any lengths"],
     "count_tokens_": ["by slot"],
     "tree_mask": [
         *("bool, keys", "uint8, keys", "uint64, keys", "additive, keys"),

@@ -7,8 +7,10 @@ p is the target's distribution, q the draft's, everywhere. Each function here is
 # ruff: noqa: I001  (one line an op, whatever it brings along)
 from specdec_kernels import backends as backends, reference as reference, theory as theory
 from specdec_kernels.ops.accept import accept as accept
+from specdec_kernels.ops.budget import budget as budget
 from specdec_kernels.ops.build_tree import Tree as Tree, build_tree as build_tree
 from specdec_kernels.ops.count_tokens_ import count_tokens_ as count_tokens_
+from specdec_kernels.ops.grow_tree import grow_tree as grow_tree
 from specdec_kernels.ops.kseq_rho import KSeqRhoOutput as KSeqRhoOutput, kseq_rho as kseq_rho
 from specdec_kernels.ops.residual import residual as residual
 from specdec_kernels.ops.row_gap import row_gap as row_gap

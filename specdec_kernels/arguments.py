@@ -26,11 +26,8 @@ TYPES: dict[str, tuple[str, tuple[str, ...]]] = {  # the type in the schema, and
     "probabilities": ("Tensor", PROBABILITIES),
     "probabilities or ids": ("Tensor", (*PROBABILITIES, *INTEGERS)),
     "integers": ("Tensor", INTEGERS),
-    "int64": ("Tensor", ("int64",)),
-    "int32": ("Tensor", ("int32",)),
+    **{dtype: ("Tensor", (dtype,)) for dtype in ("int64", "int32", "float32", "float64")},
     "int32, written": ("Tensor", ("int32",)),  # the op writes to it
-    "float32": ("Tensor", ("float32",)),
-    "float64": ("Tensor", ("float64",)),
     "number": ("SymInt", ()),
     "code": ("int", ()),  # the public function takes a word, or a number that is not a size
     "flag": ("bool", ()),
@@ -165,9 +162,7 @@ TABLE: dict[str, tuple[Argument, ...]] = {
         Argument("tokens", "integers", "B, n", "request"),
         *(Argument(x, "integers", "B", "request", True) for x in ("num_tokens", "row")),
     ),
-    "residual": (
-        Argument("p", "rows", "N, V", "row"), Argument("q", "rows or ids", "N, Vq | N", "row"), _OF_ROWS[0],
-    ),
+    "residual": (Argument("p", "rows", "N, V", "row"), Argument("q", "rows or ids", "N, Vq | N", "row"), _OF_ROWS[0]),
     "row_gap": (*_pair("p", "V"), *_pair("q", "Vq")),
     "kseq_rho": (*_pair("p", "V"), *_pair("q", "Vq"), Argument("k", "integers", "N | 1", "row")),
     "row_stats": (*_rows(*SAMPLING), *_OF_ROWS),
@@ -176,18 +171,23 @@ TABLE: dict[str, tuple[Argument, ...]] = {
         Argument("k", "number"), Argument("replacement", "flag"), *_randomness("row", "N, k"), *_OF_ROWS,
     ),
     "top_logprobs": (
-        *_rows("stats", stats="made"), Argument("k", "number"),
-        Argument("tokens", "integers", "N, m", "row", True), *_OF_ROWS,
+        *_rows("stats", stats="made"), Argument("k", "number"), Argument("tokens", "integers", "N, m", "row", True),
+        *_OF_ROWS,
     ),
     "row_topw": (*_rows("stats"), Argument("score", "float32", "N", "row"), Argument("w", "number"), *_OF_ROWS),
-    "support": (
-        *_rows("stats", "row", row="M", stats="made"), Argument("max_kept", "number"), *_OF_ROWS,
-    ),
+    "support": (*_rows("stats", "row", row="M", stats="made"), Argument("max_kept", "number"), *_OF_ROWS),
     "build_tree": (Argument("draft_tokens", "integers", "B, K, L", "request"),),
+    "grow_tree": (
+        Argument("log_q", "float32", "B, L, K", "request"), Argument("tokens", "integers", "B, L, K", "request"),
+        Argument("nodes", "number"),
+    ),
+    "budget": (
+        Argument("survival", "float32", "B, G", "whole"), Argument("total", "number"),
+        Argument("num_drafts", "integers", "B", "whole", True),
+    ),
     "tree_mask": (
         Argument("parents", "integers", "B, N | N", "request"),
-        Argument("prefix_len", "integers", "B | 1", "request", True),
-        Argument("tree_start", "integers", "B | 1", "request", True),
+        *(Argument(x, "integers", "B | 1", "request", True) for x in ("prefix_len", "tree_start")),
         Argument("num_keys", "number"), Argument("format", "code"), Argument("", "code", public="dtype"),
     ),
     "verify_chain": (
@@ -234,6 +234,8 @@ RESULTS = {
     "support": "ids int32 [M, max_kept]; counts int32 [M]; bits int32 [M, ceil(V/32)]",
     "build_tree": "parents int32 [B, K*L+1]; tokens int64 [B, K*L+1]; multiplicity int32 [B, K*L+1]; "
     "draft_nodes int32 [B, K, L]",
+    "grow_tree": "parents int32 [B, nodes]; tokens int64 [B, nodes]",
+    "budget": "kept int32 [B]",
     "tree_mask": "mask - [...]; depth int32 [B, N]; positions int64 [B, N]; status int32 [B]",  # -: dtype varies
     "verify_chain": _VERIFIED.format("G"),
     "verify_tree": _VERIFIED.format("max_depth") + "; path int32 [B, max_depth+1]",

@@ -44,6 +44,7 @@ MAX_COUNTED = 1024  # tokens of a request in one call of count_tokens_
 # ---- trees ----------------------------------------------------------------------------------------------------------
 
 MAX_DRAFTS = 1024  # of a request in build_tree
+MAX_NODES = 1024  # of a tree of grow_tree, with its root
 MASK_FORMATS = {  # of tree_mask, by dtype: floats are additive masks, unsigned integers hold packed bits
     "bool": 0,
     "float32": 1,

@@ -353,6 +353,29 @@ def build_tree(rng):
     return {"draft_tokens": ids(rng, shape, 4, 4)}
 
 
+def grow_tree(rng):
+    shape = rng.randrange(4), rng.choice((0, 1, 2, 5)), rng.choice((0, 1, 3, 9))
+    log_q = torch.randn(shape, generator=generator(rng)) * rng.choice((0.0, 1.0, 30.0))
+    log_q = log_q.log_softmax(-1) if log_q.numel() else log_q
+    for _ in range(rng.choice((0, 0, 3)) if log_q.numel() else 0):
+        value = rng.choice((NAN, INF, -INF, 0.0, -0.0, 1e-30, 0.5, -1e-45, -3e38))
+        log_q.view(-1)[rng.randrange(log_q.numel())] = value
+    nodes = rng.choice((1, 2, 9, 40)) if not given(rng, 0.05) else rng.choice((0, -1, 1025, 2**62))
+    return {"log_q": strided(rng, log_q), "tokens": ids(rng, shape, 4, 4), "nodes": nodes}
+
+
+def budget(rng):
+    B, G = rng.randrange(5), rng.choice((0, 1, 3, 6))
+    x = torch.rand(B, G, generator=generator(rng)) * rng.choice((0.0, 1.0, 3.0))
+    x = (x * 4).round() / 4 if given(rng) else x.cumprod(1)
+    for _ in range(rng.choice((0, 0, 3)) if x.numel() else 0):
+        x.view(-1)[rng.randrange(x.numel())] = rng.choice((NAN, INF, -INF, -1.0, -0.0, 0.0, 1e-45, 3e38))
+    out = {"survival": strided(rng, x), "total": rng.choice((0, 1, B, B * G, 2**62, -1 if given(rng, 0.1) else 2))}
+    wrong = given(rng, 0.05)
+    lengths = [rng.choice((-1, G + 1, 2**40)) if wrong else rng.randrange(G + 1) for _ in range(B)]
+    return out | ({"num_drafts": torch.tensor(lengths, dtype=I64)} if given(rng) else {})
+
+
 def tree_mask(rng):
     B, N = rng.randrange(4), rng.choice((0, 1, 2, 9, 33, 65))
     extreme = (0, 1, 7, 40, 2**30, 2**62 - 1) + ((-1, 2**62, 2**63 - 1) if given(rng, 0.1) else ())
@@ -515,7 +538,7 @@ def require(ok, what):
 def tensors(result):
     """Return the tensors of a result. Of returned Rows these are the stats, since the logits are the caller's."""
     parts = [result] if isinstance(result, torch.Tensor) else result
-    return [x.stats if isinstance(x, sk.Rows) else x for x in parts]
+    return [x.stats if isinstance(x, sk.Rows) else x for x in parts if x is not None]
 
 
 def same(a, b):
@@ -638,6 +661,16 @@ def check_build_tree(args, out):
     require(all(torch.equal(a, b) for a, b in zip(out, want)), "another tree than the reference's")
 
 
+def check_grow_tree(args, out):
+    want = reference.grow_tree(**args)
+    require(all(torch.equal(a, b) for a, b in zip(out[:2], want)), "another tree than the reference's")
+    require((out.tokens < 1 << 24).all() and (out.parents < torch.arange(args["nodes"]).clamp(min=0)).all(), "ids")
+
+
+def check_budget(args, out):
+    require(torch.equal(out, reference.budget(**args)), f"kept {out.tolist()}")
+
+
 def check_tree_mask(args, out):
     require((out.status == 0).all(), "a status on the CPU, where all of it raises")
     if (
@@ -707,7 +740,7 @@ def requests(op, args):
     if "tree" in args:
         return len(args["tree"][0])
     first = {"uniforms": ("seed",), "support": ("row",), "count_tokens_": ("tokens",)}.get(op, ())
-    names = (*first, "p", "logits", "draft_tokens", "parents")
+    names = (*first, "p", "logits", "draft_tokens", "parents", "log_q", "survival")
     return len(next(args[name] for name in names if name in args))
 
 
@@ -763,7 +796,7 @@ def check(op, args, run=None, b=0):
         return error
     CHECKS[op](args, out)
     B = requests(op, args)
-    if B > 1 and not (op == "accept"):
+    if B > 1 and op not in ("accept", "budget"):  # an entry, and requests that share
         other = alone(op, args, b % B, B)
         again = run(op, **other)
         for whole, single in zip(of_requests(op, args, out), of_requests(op, other, again)):

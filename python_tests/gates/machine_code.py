@@ -32,7 +32,10 @@ class Kernel(NamedTuple):
 def nvidia(path: Path) -> list[Kernel]:
     """Return all kernels of a fat binary or a cubin, by name, then arch. Launch bounds are read from PTX if there is
     any."""
-    kernels, without_rows = [], r"\b(uniforms|accept|build_tree|tree_mask|count_tokens_)::|\bmake_views<"
+    kernels, without_rows = (
+        [],
+        r"\b(uniforms|accept|budget|build_tree|grow_tree|tree_mask|count_tokens_)::|\bmake_views<",
+    )
     code, bounds = _instructions(path), _launch_bounds(path)
     names = readable({function for _, function in code})
     for arch, function, usage in _usage(path):

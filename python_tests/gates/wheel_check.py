@@ -29,7 +29,7 @@ def disagreement(op, call, got):
 def tensors(result):
     """Return the tensors of a result. Of returned Rows these are the stats, since the logits are the caller's."""
     parts = [result] if isinstance(result, torch.Tensor) else result
-    return [x.stats if isinstance(x, sk.Rows) else x for x in parts]
+    return [x.stats if isinstance(x, sk.Rows) else x for x in parts if x is not None]
 
 
 def on_cpu():

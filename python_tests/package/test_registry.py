@@ -50,6 +50,8 @@ NUMBERS = {
     "kSlots": registry.SLOTS,
     "kChunk": registry.CHUNK,
     "kMaxDrafts": registry.MAX_DRAFTS,
+    "kMaxNodes": registry.MAX_NODES,
+    "kIdsEnd": registry.MAX_VOCABULARY,
     "kMaxCounted": registry.MAX_COUNTED,
     "kTokensEnd": registry.MAX_VOCABULARY,
     "kBadParent": registry.STATUS_INVALID_PARENT,
@@ -60,7 +62,7 @@ NUMBERS = {
 HEADERS = (
     *("core/final_token", "core/philox", "core/row", "rules/rule"),
     *("ops/build_tree/build_tree", "ops/count_tokens_/count_tokens_", "ops/tree_mask/tree_mask"),
-    "ops/verify_tree/tree",
+    *("ops/grow_tree/grow_tree", "ops/verify_tree/tree"),
 )
 ALPHAS = (0.0, 0.5, 1.0)  # the ends, at which a rule may equal the exact one, and a parameter between them
 

@@ -105,7 +105,9 @@ def reads_rows(kernel, args) -> bool:
         "accept_kernel",
         "absent_kernel",
         "uniforms_kernel",
+        "budget_kernel",
         "build_tree_kernel",
+        "grow_tree_kernel",
         "count_tokens_kernel",
         "climb_kernel",
         "put_units_kernel",
@@ -270,6 +272,10 @@ def calls_of_trees(dtype: torch.dtype, V: int):
         ops.verify_tree(table, table, drafts, None, None, *target, *draft, method, G, *rest)
 
     yield "", lambda: ops.build_tree(meta(B, 8, G, of=torch.int64))
+    likely = meta(B, 15, 32), meta(B, 15, 32, of=torch.int64)
+    yield "", lambda: ops.grow_tree(*likely, N)
+    yield "", lambda: ops.budget(meta(B, G), 3 * B, None)
+    yield "lengths", lambda: ops.budget(meta(B, G), 3 * B, WHOLE)
     lists, emitted = (meta(B, 2000, of=torch.int32),) * 2, meta(B, G + 1, of=torch.int64)
     yield "", lambda: ops.count_tokens_(*lists, emitted, None, None)
     yield "by slot", lambda: ops.count_tokens_(*lists, emitted, WHOLE, WHOLE)

@@ -13,7 +13,7 @@ def tensors(result):
     """Return the tensors of a result. Of returned Rows these are the stats, since the logits are the caller's."""
     if isinstance(result, torch.Tensor):
         return [result]
-    return [x.stats if isinstance(x, sk.Rows) else x for x in result]
+    return [x.stats if isinstance(x, sk.Rows) else x for x in result if x is not None]
 
 
 def same(got, want):

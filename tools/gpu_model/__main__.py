@@ -24,7 +24,9 @@ from tools.machine_code.kernels import analyse
 from tools.machine_code.table import table
 
 LIBRARY = Path(__file__).parents[2] / "specdec_kernels" / "_C_cuda.so"
-UNMODELLED = "tree_mask|trees_by_rule|row_gap|residual|count_tokens_"  # kernels that no prediction uses
+UNMODELLED = (
+    "tree_mask|trees_by_rule|row_gap|residual|count_tokens_|grow_tree|budget"  # kernels that no prediction uses
+)
 LAUNCHES = r"(row_stats|sample|verify_chain)::"
 
 app = typer.Typer(add_completion=False, help=__doc__, rich_markup_mode=None)

@@ -22,8 +22,8 @@ CHUNK = 1024
 # Arguments that change from call to call. Specialising on their values makes no kernel faster, but compiles it again.
 VARYING = (
     "B", "G", "D", "K", "L", "M", "N", "W", "k", "m", "n", "w", "chunks", "first_slot",
-    "max_kept", "room", "top_count", "bonus", "columns", "domain", "keys", "per_program", "units", "words",
-    "target_count", "draft_count", "most_steps", "token_batch_stride", "token_stride", "bonus_stride",
+    "max_kept", "levels", "total", "room", "top_count", "bonus", "columns", "domain", "keys", "per_program", "units",
+    "words", "target_count", "draft_count", "most_steps", "token_batch_stride", "token_stride", "bonus_stride",
     "request_stride", "draft_stride", "level_stride", "node_stride", "seed_stride", "offset_stride",
 )  # fmt: skip
 SIDES = ("rows", "target", "draft")

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// One launch of one block, since every slot competes with every other. It needs no memory but the result.
+#include <torch/csrc/stable/library.h>
+
+#include "../../cuda/thread_block.cuh"
+#include "budget_op.h"
+
+namespace specdec {
+namespace {
+
+struct BlockLanes {
+  static constexpr int kWidth = kThreads;
+  SPECDEC_DEVICE int lane() const { return int(threadIdx.x); }
+  SPECDEC_DEVICE void sync() const { __syncthreads(); }
+  SPECDEC_DEVICE void add(int* count) const { atomicAdd(count, 1); }
+  SPECDEC_DEVICE Prefix<int> scan(int x) const { return block_scan(x); }
+};
+
+__global__ void __launch_bounds__(kThreads) spread_budget(const Budget a) {
+  __shared__ SlotSearch search;
+  spread(a, search, BlockLanes());
+}
+
+void run(const Budget& a, const Tensor& like) {
+  const OnDeviceOf device(like);
+  SPECDEC_LAUNCH("budget", spread_budget, 1, device.stream, a);
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("budget", TORCH_BOX(&budget_op<run>)); }
+
+}  // namespace specdec

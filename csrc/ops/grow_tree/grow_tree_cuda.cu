@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// One launch, a block per request. It needs no memory but the results. One warp adds the nodes, so that no step of the
+// search waits for a block.
+#include <torch/csrc/stable/library.h>
+
+#include "../../cuda/thread_block.cuh"
+#include "../../cuda/warp.cuh"
+#include "grow_tree_op.h"
+
+namespace specdec {
+namespace {
+
+// Node i's key is at place i, which belongs to lane i % 32. A lane knows the smallest key of its places.
+struct WarpFrontier {
+  GrownTree& s;
+  int lane;
+  int size = 0;
+  uint64_t own = NodeKey::kNone;
+
+  SPECDEC_DEVICE uint64_t least() const {
+    __syncwarp();  // nodes put before are visible to all lanes
+    return warp_reduce(own, [](uint64_t a, uint64_t b) { return a < b ? a : b; });
+  }
+  SPECDEC_DEVICE void add(int node, uint64_t key) {
+    size = node + 1;
+    if (node % kLanes != lane) return;
+    s.frontier[node] = key;
+    own = key < own ? key : own;
+  }
+  SPECDEC_DEVICE void replace(int node, uint64_t key) {
+    if (node % kLanes != lane) return;
+    s.frontier[node] = key;
+    own = NodeKey::kNone;
+    for (int i = lane; i < size; i += kLanes) own = s.frontier[i] < own ? s.frontier[i] : own;
+  }
+  SPECDEC_DEVICE void put_node(int n, uint64_t key) {
+    if (lane == 0) s.node[n] = key;
+  }
+  SPECDEC_DEVICE void put_count(int n) {
+    if (lane == 0) s.count = n;
+  }
+};
+
+struct Block {
+  template <class F>
+  SPECDEC_DEVICE void each(int n, const F& f) const {
+    for (int i = threadIdx.x; i < n; i += kThreads) f(i);
+    __syncthreads();
+  }
+  SPECDEC_DEVICE void grow(const GrowTree& a, GrownTree& s) const {
+    if (threadIdx.x < kLanes) {
+      WarpFrontier frontier{s, int(threadIdx.x)};
+      specdec::grow(a, s, frontier);
+    }
+    __syncthreads();
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) grow_trees(const GrowTree a) {
+  __shared__ GrownTree tree;
+  grow_tree(a, blockIdx.x, tree, Block());
+}
+
+void run(const GrowTree& a, const Tensor& like) {
+  const OnDeviceOf device(like);
+  SPECDEC_LAUNCH("grow_tree", grow_trees, a.B, device.stream, a);
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("grow_tree", TORCH_BOX(&grow_tree_op<run>)); }
+
+}  // namespace specdec
