@@ -19,7 +19,7 @@ struct Views {
   Mask mask;
   Window window;
 #ifdef SPECDEC_IN_CUDA
-  Seen* seen = nullptr;  // [positions of this side], written by cuda/views.cuh
+  Seen* seen = nullptr;  // one per position of this side, written by cuda/views.cuh
 #endif
 
   SPECDEC_HD explicit operator bool() const { return bias || penalties || mask; }
@@ -38,8 +38,8 @@ struct Views {
   }
 };
 
-// Which request and position a row is read for. They select the bias, the mask, and the window of drafted tokens that
-// penalties count. Position 0: an empty window.
+// The request and the position that a row is read for. They select the bias, the mask, and the window of drafted tokens
+// that penalties count. Position 0: an empty window.
 struct View {
   const Views* of = nullptr;
   int32_t request = 0, position = 0;
@@ -51,10 +51,10 @@ struct View {
 
 #ifdef SPECDEC_IN_CUDA
 // A row in memory, its mask, and the entries that bias and penalties change, by ascending id. Entries with ids in
-// [kSpan c, kSpan (c + 1)) start at entries[begins[c]]; a listed id that is forbidden has -inf. If the history is a
-// table, the entries are those of biased ids and of the window, and the table changes the others. A Row whose entries
-// change holds the address of a Seen plus one, in place of its data's. That address is odd, so the fast path, which
-// needs 16-byte alignment, leaves the row to the general one.
+// [kSpan c, kSpan (c + 1)) start at entries[begins[c]]. A listed id that the mask forbids has value -inf. If the
+// history is a table, the entries are only those of biased ids and of the window; the rest are computed from the table
+// as the row is read. A Row whose entries change holds the address of its Seen plus one instead of the address of its
+// data. That address is odd, so the fast path, which needs 16-byte alignment, leaves the row to the general one.
 struct Seen {
   static constexpr int kSpan = 256;
   struct alignas(8) Entry {

@@ -12,8 +12,8 @@ SPECDEC_DEVICE int32_t id_at(const Seen::Entry* entries, int i) { return entries
 
 // The memory for the views of one side
 struct ViewLists {
-  int64_t loose = 0;  // most tokens of a window plus most ids of a bias list
-  int64_t room = 0;   // most entries of a view
+  int64_t loose = 0;  // largest number of tokens in a window plus that of ids in a bias list
+  int64_t room = 0;   // largest number of entries in a view
   int64_t spans = 0;  // spans in all chunks of a row
   Seen::Entry* entries = nullptr;
   int32_t *begins = nullptr, *ids = nullptr;
@@ -23,7 +23,7 @@ struct ViewLists {
       : loose(loose), room(H + loose), spans(chunk_count(V) * (kChunk / Seen::kSpan)) {}
 };
 
-// An id of a vocabulary; any other counts as padding, -1
+// v if it is an id of the vocabulary, else -1, which is padding
 SPECDEC_DEVICE int32_t known_id(int64_t v, int64_t V) { return v < 0 || v >= V ? -1 : int32_t(v); }
 
 // The unsorted ids of a view: the tokens of its window, the last one first, then the ids of its bias list
@@ -55,7 +55,7 @@ struct LooseIds {
   }
 
   // Sets state[k] for ids[k] = v: v if the list of used ids lacks v, -2 - v if it has v, and -1 for repeats and pads.
-  // Writes the ids that the list lacks to `fresh`, ascending, and returns how many they are.
+  // Writes the ids that the list lacks to `fresh` in ascending order. Returns their number.
   SPECDEC_DEVICE int sort(const int32_t* used, int H) {
 #pragma unroll 1
     for (int k = threadIdx.x; k < n; k += kThreads) {
@@ -97,9 +97,9 @@ struct LooseIds {
   }
 };
 
-// Writes the entries of the H listed ids, all in the vocabulary, without bias and window. Then writes those of the
-// loose ids, which replace them where an id is both. If the history is a table, H is 0. Returns the number of entries.
-// Called by all threads of a block.
+// Writes the entries of the H listed ids, all in the vocabulary, without bias and window. Then writes the entries of
+// the loose ids. An id that is both listed and loose gets the latter. If the history is a table, H is 0. Returns the
+// number of entries. Called by all threads of a block.
 SPECDEC_DEVICE int put_entries(const Seen& seen, const UsedList& list, int H, LooseIds& loose, const Row& row,
                                const Mask& mask, Seen::Entry* entries) {
   const int fresh = loose.sort(list.ids, H);
@@ -127,7 +127,7 @@ SPECDEC_DEVICE int put_entries(const Seen& seen, const UsedList& list, int H, Lo
   return H + fresh;
 }
 
-// Makes the view with this index, of a row that is read for a position of request b. Called by all threads of a block.
+// Makes view `number`, for a row that is read for a position of request b. Called by all threads of a block.
 SPECDEC_DEVICE void make_view(const Views& views, const ViewLists& lists, int64_t number, const Row& row, int64_t b,
                               int64_t position) {
   Seen::Entry* const entries = lists.entries + number * lists.room;
@@ -136,7 +136,7 @@ SPECDEC_DEVICE void make_view(const Views& views, const ViewLists& lists, int64_
   const bool is_fine = views.fine(b, position), changes = is_fine && views.change(b, position);
   const bool penalises = changes && views.penalises(b);
   if (threadIdx.x == 0) {
-    const bool invalid = changes || !is_fine;  // until the entries are there
+    const bool invalid = changes || !is_fine;  // until the entries are written
     seen = {memory_of(row), changes ? entries : nullptr, begins, nullptr, views.mask.W, invalid, {}, {1, 0, 0}};
     if (changes && views.mask_list(b, position) >= 0) seen.words = views.mask.of(views.mask_list(b, position));
     if (penalises) seen.amounts = views.penalties.amounts(b);
@@ -172,7 +172,7 @@ struct ViewsLaunch {
   Op a;
   ViewLists lists[2];
 };
-// Without a number of blocks here, ptxas keeps to 64 registers for sm_80 and spills.
+// Without the number of blocks per SM, ptxas limits itself to 64 registers for sm_80 and spills.
 template <class Op>
 __global__ void __launch_bounds__(kThreads, 3) make_views(const ViewsLaunch<Op> s) {
   each_view(s.a, blockIdx.x, [&](int side, const Views& of, int64_t number, const Row& row, int64_t b, int64_t at) {
