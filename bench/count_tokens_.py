@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Benchmark of count_tokens_ against eager torch, which sorts the list and the tokens together.
 
-Each call first restores the lists, so that every call does the same. Bytes: that copy, the lists read once, and the
-entries after the first new id read and written once more.
+Each call first restores the lists, so that all calls do the same work. The bytes counted are those of that copy, of one
+read of the lists, and of one more read and write of the entries after the first new id.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def eager(ids: torch.Tensor, counts: torch.Tensor, tokens: torch.Tensor) -> None
     place = first.cumsum(1) - 1
     together = torch.full_like(every, NO_TOKEN).scatter_(1, place, every)
     count = torch.zeros_like(amounts).scatter_add_(1, place, amounts)
-    count = torch.where(together == NO_TOKEN, -1, count)  # leaves first
+    count = torch.where(together == NO_TOKEN, -1, count)  # padding sorts last, so it is dropped first
     kept, at = count.sort(dim=1, descending=True, stable=True)
     kept_ids, order = together.gather(1, at)[:, :H].sort(1)
     ids.copy_(torch.where(kept_ids == NO_TOKEN, -1, kept_ids))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole build as one page of ninja: _C.so from the C++ files, _C_cuda.so from the CUDA files."""
+"""The text of the ninja file for the whole build: _C.so from the C++ files, _C_cuda.so from the CUDA files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from build_tools.cross import Cross
 ROOT = Path(__file__).parent.parent
 CSRC = ROOT / "csrc"
 
-# Rounds each operation by itself. The base set of x86-64 has no other way; that of aarch64 can round a * b + c once.
+# Rounds after each operation. x86-64's base set has no fused multiply-add. aarch64's has one, for which the compiler
+# would round a * b + c only once.
 ROUNDED = "-ffp-contract=off"
 BASE = {"base": ROUNDED}
 X86_ISAS = BASE | {
@@ -28,34 +29,37 @@ CXX = os.environ.get("CXX", "g++")
 INCLUDES = " ".join(f"-isystem {path}" for path in include_paths())
 TARGET = "-DTORCH_TARGET_VERSION=0x020a000000000000"  # the stable ABI of torch 2.10
 WARNINGS = "-Wall -Wextra -Wno-psabi"
-# No paths of this machine inside.
+# Keeps paths of the build machine out of the libraries.
 NAMELESS = f"-ffile-prefix-map={ROOT}=. -ffile-prefix-map={Path(torch.__file__).parent}=torch"
-# SPECDEC_SANITIZE=address,undefined: a library for `make asan`, in which what is not defined ends the process.
+# SPECDEC_SANITIZE=address,undefined: a library for `make asan`, in which undefined behaviour ends the process.
 SANITIZE = os.environ.get("SPECDEC_SANITIZE", "")
 SANITIZED = f"-fsanitize={SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer"
 OPTIMISE = f"-O1 -g {SANITIZED}" if SANITIZE else "-O3"
 HIDDEN = f"-fPIC -fvisibility=hidden {NAMELESS}"
 LIBRARIES = f"{' '.join(f'-L{path}' for path in library_paths())} -ltorch_cpu -lc10"
-# Libraries that are not on this machine: empty ones of their names serve as well to link with.
+# torch's libraries for another machine are not installed here. Linking needs only their names, so empty ones do.
 STUBS = ("libtorch_cpu.so", "libc10.so")
 STUB_LIBRARIES = "-Wl,--no-as-needed -L. -ltorch_cpu -lc10"
 
 
 def ninja_file(outputs: dict[str, Path], compiler: nvcc.Nvcc | None, cross: Cross | None = None) -> str:
-    """`outputs` names the libraries to link: _C, and _C_cuda where there is a `compiler` for it. With `cross` they are
-    for another machine."""
+    """Return the text of the ninja file.
+
+    outputs: the path of each library to link: _C, and _C_cuda if `compiler` is given. cross: the compiler for another
+    machine, or None.
+    """
     lines = cuda(outputs["_C_cuda"], compiler, nvcc.archs(compiler)) if compiler else []  # first: they take longest
     return "\n".join([*lines, *cpu(outputs["_C"], cross)]) + "\n"
 
 
 def objects(sources, extension=".o"):
-    """(object, source) of each file, named by its path: ops.verify_chain.verify_chain_cpu.o"""
+    """Yield (object, source) of each file. Objects are named by the path: ops.verify_chain.verify_chain_cpu.o"""
     for source in sorted(sources):
         yield source.relative_to(CSRC).with_suffix("").as_posix().replace("/", ".") + extension, source
 
 
 def isas(machine: str) -> dict[str, str]:
-    """The instruction sets that csrc/cpu/simd_kernels.cpp is compiled for, each with its flags."""
+    """Return the instruction sets that csrc/cpu/simd_kernels.cpp is compiled for, each with its flags."""
     return X86_ISAS if machine in ("x86_64", "AMD64") else BASE
 
 
@@ -94,11 +98,11 @@ def cpu(output: Path, cross: Cross | None) -> list[str]:
 
 
 def cuda(output: Path, compiler: nvcc.Nvcc, archs: list[str]) -> list[str]:
-    # Python finds these words in the file without loading it (backends.py); the code itself sees what follows the mark.
+    # specdec_kernels/backends finds the mark and the archs in the file without loading it. C++ sees only the archs.
     mark = f"specdec_cuda {compiler.version} "
     known = f"-DSPECDEC_CUDA_ARCHS='\"{mark}{';'.join(archs)}\" + {len(mark)}'"
     host = ",".join(f"{WARNINGS} {HIDDEN}".split())
-    # A fifth smaller. Every driver that runs code of nvcc 13 unpacks it; older ones need not.
+    # Makes the library a fifth smaller. Every driver that runs nvcc 13's code can unpack it; older drivers may not.
     pack = "-Xfatbin -compress-all" + (" --compress-mode=size" if int(compiler.version.split(".")[0]) >= 13 else "")
     lines = [
         "rule nvcc",
@@ -107,8 +111,7 @@ def cuda(output: Path, compiler: nvcc.Nvcc, archs: list[str]) -> list[str]:
         "  depfile = $out.d",
         "  deps = gcc",
         "  description = $in",
-        # torch's CUDA library is not there to link against beside a CPU-only torch; an empty one of its name serves as
-        # well.
+        # A CPU-only torch has no libtorch_cuda.so to link against. Linking needs only its name, so an empty one does.
         *stub(CXX),
         "rule link_cuda",
         f"  command = {compiler.path} -ccbin {CXX} -shared -cudart static --no-device-link $in -o $out "

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verification half of speculative decoding: exact, fused PyTorch ops.
 
-p is the target's distribution, q the draft's, everywhere. Each function here is also ``torch.ops.specdec.<name>``.
+p is always the target's distribution and q the draft's. Each op here is also ``torch.ops.specdec.<name>``.
 """
 
-# ruff: noqa: I001  (one line an op, whatever it brings along)
+# ruff: noqa: I001  (one line per module, so that types stay beside their op)
 from specdec_kernels import backends as backends, reference as reference, theory as theory
 from specdec_kernels.ops.accept import accept as accept
 from specdec_kernels.ops.budget import budget as budget

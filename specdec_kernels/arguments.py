@@ -77,8 +77,7 @@ SIDE = ("logits", *SAMPLING, "stats", "kind", "row")
 def _side(public, logits, rows, V, per="row", takes=SIDE, row="", optional=False, stats="optional"):
     """Yield the arguments of one side: the fields of Rows that the op takes (`takes`).
 
-    rows: the dimensions before V. stats: "optional", or "made" by the public function if they are not given.
-    """
+    rows: the dimensions before V. stats: "optional", or "made" by the public function if they are not given."""
     prefix = logits.removesuffix("logits") if logits.endswith("logits") else f"{logits}_"
     each = f"{LEADS[per]} | 1"
     fields = {
@@ -269,8 +268,7 @@ def plain(op: str) -> tuple[Argument, ...]:
 def picker(op: str, names: Iterable[str | tuple[str, ...]]) -> Callable[[tuple], tuple]:
     """Return a function that picks the named arguments, in this order, from those of a call of the op.
 
-    The call's last arguments may be missing. A tuple of names, which must be adjacent in the table, gives a tuple.
-    """
+    The call's last arguments may be missing. A tuple of names, which must be adjacent in the table, gives a tuple."""
     known, defaults = [x.name for x in taken(op)], tuple(x.default for x in taken(op))
 
     def place(name):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repetition, frequency and presence penalties, and the lists of tokens that they read."""
+"""Repetition, frequency and presence penalties, and the histories of tokens that they read."""
 
 from __future__ import annotations
 
@@ -20,24 +20,27 @@ class Penalties(NamedTuple):
         e = e - frequency * count(v)
         if count(v) > 0:   e = e - presence
 
-    count(v) is how often v is in the output and in the window. The window is the drafted tokens before the row, in
-    a tree those on the way from the root. ``verify_chain`` and ``verify_tree`` find it by themselves, so each of their
-    rows is what plain decoding would see there. For ops on rows [N, V], ``drafted`` holds it.
+    count(v) is the number of times that v occurs in the output and in the window. The window holds the drafted tokens
+    before the row; in a tree, those on the path from the root. ``verify_chain`` and ``verify_tree`` find it themselves,
+    so each row has the penalties that plain decoding would apply there. For ops on rows [N, V], pass it as ``drafted``.
+
+    A history is a list of the tokens used (``ids`` and ``counts``) or a table over all tokens (``prompt_bits`` and
+    ``counts``), as engines such as vLLM keep it.
 
     Args:
-        repetition: more than 0; 1 is off. None, a number, or float32 with one value per row (in verification: per
+        repetition: above 0; 1 is off. None, a number, or float32 with one value per row (in verification: per
             request).
         frequency, presence: finite; 0 is off. None, a number, or float32 like ``repetition``.
         ids: [S, H] int32, the tokens of each request's prompt and output: strictly ascending, then -1. ``history``
             makes it. None: the histories are tables.
-        counts: [S, H] int32, how often each of ``ids`` is in the output; 0 for a token of the prompt alone. In a table:
-            how often each token from 0 to H - 1 is in the output.
-        prompt_bits: [S, ceil(H / 32)] int32, given with tables alone: bit v % 32 of word v // 32 says whether token v
-            is in the prompt. Engines such as vLLM keep their histories as tables. H may be less or more than V. On a
-            CUDA device a request may have used at most 16,384 different tokens; with more its rows are invalid.
-        row: int32 or int64, the index of each row's (in verification: each request's) list or table; None: row n has
-            the one with index n.
-        drafted: [N, n] int32 or int64, the window of each of N rows; -1 pads. Verification takes none.
+        counts: [S, H] int32, how often each of ``ids`` is in the output; 0 for a token that is only in the prompt. In a
+            table: how often each token from 0 to H - 1 is in the output. H may be less or more than V.
+        prompt_bits: [S, ceil(H / 32)] int32, for tables only: bit v % 32 of word v // 32 is set if token v is in the
+            prompt. Engines such as vLLM keep their histories as tables. On a CUDA device a request may have used at
+            most 16,384 different tokens; with more its rows are invalid.
+        row: int32 or int64, the index of each row's (in verification: each request's) list or table. None: row n has
+            index n.
+        drafted: [N, n] int32 or int64, the window of each of N rows, padded with -1. Not for verification.
 
     Example:
         >>> ids, counts = specdec_kernels.history([[3]], [[0, 0, 2]], size=4)
@@ -64,10 +67,10 @@ def history(
     Args:
         prompt: the tokens of each of S prompts.
         output: the tokens that each request has emitted.
-        size: room for distinct tokens of a request.
+        size: the largest number of distinct tokens of a request.
 
     Raises:
-        ValueError: prompt and output are of different numbers of requests, a token is negative or too large, or a
+        ValueError: prompt and output have different numbers of requests, a token is negative or too large, or a
             request has more than ``size`` distinct tokens.
 
     Example:

@@ -3,10 +3,10 @@
 
     .venv-vllm/bin/python -m bench.engines.vllm_step .venv-vllm/models [--steps 200] [--runs 5] [--drafts n-gram]
 
-The folder has the models `target` and `draft` (python_tests/engines/smollm2.py). Processes with and without the plugin
-alternate, each with its own engine. Times are medians of the processes' medians. Ratios are of two consecutive
-processes: the median, the lowest and the highest. The expansion of sampling parameters is corrected on both sides (see
-bench/engines/vllm.py).
+The folder holds the models `target` and `draft` (python_tests/engines/smollm2.py). Processes with and without the
+plugin alternate, each with its own engine. Each process reports its median time; the table shows the median over
+processes. A ratio compares two consecutive processes; the table shows the median ratio, the lowest and the highest.
+Both sides use a corrected expansion of sampling parameters (see bench/engines/vllm.py).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--drafts", choices=DRAFTERS, nargs="+", default=list(DRAFTERS))
-    parser.add_argument("--only", choices=DRAFTERS, help="measure in this process, as it is")
+    parser.add_argument("--only", choices=DRAFTERS, help="measure in this process, with its environment unchanged")
     asked = parser.parse_args()
     if asked.only:
         return print(json.dumps(measure(asked.folder, asked.only, asked.steps)))

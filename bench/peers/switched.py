@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our own CUDA kernels on another path, as a peer in the same process, to measure the gain of a path round by round.
+"""Our CUDA kernels on another path, as a peer in the same process. Rounds alternate, so they measure the path's gain.
 
-All paths give equal bits.
-`SPECDEC_CUDA_PATH=streaming` uses one block per request or pair, and for small batches the launches of large ones.
-`SPECDEC_CUDA_OVERLAP=0` starts each launch after the end of the one before.
+All paths give the same bits.
+`SPECDEC_CUDA_PATH=streaming` uses one block per request or pair, and for small batches the launches that large batches
+use. `SPECDEC_CUDA_OVERLAP=0` starts each launch only after the one before has ended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATH, OVERLAP = "SPECDEC_CUDA_PATH", "SPECDEC_CUDA_OVERLAP"
 
 @contextlib.contextmanager
 def switch(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable that the CUDA ops read at each call, in a with block."""
+    """Set an environment variable within a with block. The CUDA ops read it at each call."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:

@@ -60,7 +60,7 @@ inline void check_contiguous(const Op& op, Name name, const Tensor& t) {
   check(t.is_contiguous(), op, name, " must be contiguous, got strides ", bracketed(t.strides()));
 }
 
-// Checks that entries that differ in the last index alone are adjacent in memory, or `apart`.
+// Checks that the last dimension has stride `apart`: 1 if its entries must be adjacent in memory.
 inline void check_adjacent(const Op& op, Name name, const Tensor& t, int64_t apart = 1) {
   const int64_t last = t.dim() - 1;
   check(t.size(last) <= 1 || t.stride(last) == apart || t.numel() == 0, op, name,
@@ -136,8 +136,8 @@ inline Present present(const Op& op, Name name, const OptTensor& t) {
   return {ints(op, name, *t, 0)};
 }
 
-// Whether values can be checked before anything runs. On a device they cannot; there invalid sampling parameters make a
-// row invalid.
+// Whether the host can read values of tensors without waiting for a device. If it cannot, invalid sampling parameters
+// make a row invalid.
 inline bool values_at_hand(const Op& op) {
 #if defined(SPECDEC_CUDA_ON_CPU)
   return false;
@@ -170,12 +170,13 @@ inline void check_values(const Op& op, const char* side, const Sampling& s, int6
   for (int64_t i = 0; i < present.of(N); ++i) check_filters(op, side, s[i], {i});
 }
 
-constexpr double kNotGiven = -DBL_MAX;  // finite, since AOTInductor's packages know no NaN
+constexpr double kNotGiven = -DBL_MAX;  // finite, since an AOTInductor package cannot hold NaN
 
-// Optional in the schema as well: most calls give none, and an empty list costs a tenth of a small call.
+// Optional in the schema too: most calls pass no numbers, and passing an empty list takes a tenth of a small call's
+// time.
 using OptNumbers = std::optional<std::vector<double>>;
 
-// Numbers that apply to every row: none, or `count` of them, of which some may be kNotGiven or NaN for "not given"
+// Numbers that apply to every row: none, or `count` of them. One that is kNotGiven or NaN is not given.
 struct Numbers {
   const double* data = nullptr;
   Numbers(const Op& op, Name name, const OptNumbers& given, size_t count) {
@@ -203,7 +204,8 @@ inline const double* uniforms_pointer(const Op& op, const Tensor& t, int64_t n, 
   return static_cast<const double*>(data_of(t));
 }
 
-// A new contiguous tensor on the op's device, uninitialised. This call costs a third of a dispatched aten::empty.
+// A new contiguous tensor on the op's device, uninitialised. This call takes a third of the time of a dispatched
+// aten::empty.
 template <class Sizes>
 Tensor empty(const Op& op, const Sizes& sizes, ScalarType dtype) {
   const int64_t dim = int64_t(sizes.size());

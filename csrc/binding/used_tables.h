@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables of used ids as lists, for the CPU: reading a row then costs in proportion to its used ids, however many rows
-// share a table.
+// Converts tables of used ids to lists, on the CPU. Each table is scanned once per call. Reading a row then takes time
+// in proportion to the number of used ids, not to H, even if many rows share the table.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 namespace specdec {
 
 #ifndef SPECDEC_IN_CUDA
+// A list made from a table, with memory of its own
 struct ListOfTable {
   std::vector<int32_t> ids, counts;
 
@@ -36,7 +37,7 @@ struct ListOfTable {
 };
 #endif
 
-// Makes p.lists for the tables of the first `there` requests or rows.
+// Sets p.lists for the tables that the first `there` requests or rows use. Does nothing in CUDA.
 inline void list_tables([[maybe_unused]] const Op& op, [[maybe_unused]] const char* side, [[maybe_unused]] Penalties& p,
                         [[maybe_unused]] int64_t there) {
 #ifndef SPECDEC_IN_CUDA

@@ -22,11 +22,11 @@ struct Penalties {
   Floats repetition, frequency, presence;  // [B]; where one is null, `numbers` serves all requests
   Amounts numbers{1, 0, 0};
   const int32_t *ids = nullptr, *counts = nullptr;  // [S, H]; `ids` is null for tables
-  const uint32_t* prompt_bits = nullptr;            // of tables [S, ceil(H / 32)]
+  const uint32_t* prompt_bits = nullptr;            // [S, ceil(H / 32)], for tables only
   int64_t S = 0, H = 0, ids_stride = 0, counts_stride = 0, bits_stride = 0;
   Ints row;  // [B], the index of each request's history; null: history b is request b's
 #ifndef SPECDEC_IN_CUDA
-  std::shared_ptr<const UsedList[]> lists;  // [S]: the tables in use as lists, which binding/penalties.h makes
+  std::shared_ptr<const UsedList[]> lists;  // [S]: tables converted to lists by binding/used_tables.h
 #endif
 
   SPECDEC_HD explicit operator bool() const { return counts != nullptr; }
@@ -44,7 +44,7 @@ struct Penalties {
   }
 };
 
-// A list of used ids. Its pads, -1, count as larger than every id.
+// A list of used ids. -1 pads it at the end, and counts as larger than every id.
 struct UsedList {
   const int32_t *ids = nullptr, *counts = nullptr;
   int64_t H = 0;
@@ -58,7 +58,7 @@ struct UsedList {
     if (p.lists) *this = p.lists[s];
 #endif
   }
-  // Whether entry j is as `ids` and `counts` promise. Without branches, so that checking a list costs little beside
+  // Whether entry j of `ids` and `counts` is valid. There are no branches, so checking a list is cheap compared with
   // reading a row.
   SPECDEC_HD bool fine(int64_t j) const { return ascends(j) & counted(j); }
   SPECDEC_HD bool ascends(int64_t j) const {
@@ -74,7 +74,7 @@ struct UsedTable {
   int H = 0;
 
   UsedTable() = default;
-  // Table s of the penalties, with s in [0, S), up to id V
+  // Table s of the penalties, with s in [0, S), cut to the ids below V
   SPECDEC_HD UsedTable(const Penalties& p, int64_t s, int64_t V)
       : counts(p.counts + s * p.counts_stride),
         prompt_bits(p.prompt_bits + s * p.bits_stride),

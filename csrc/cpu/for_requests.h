@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Distributes the walks of requests over threads. The rows may be spread over ranks, of which this process is one.
+// Distributes requests over threads. The rows may be spread over ranks; this process is then one rank.
 #pragma once
 
 #include "../core/arguments.h"
@@ -7,7 +7,7 @@
 
 namespace specdec {
 
-// Calls walk(begin, end) on several threads, each for some of the N rows.
+// Calls walk(begin, end) on several threads, each time for some of the N rows.
 template <class Walk>
 void for_rows(int64_t N, int64_t V, const Walk& walk) {
   const int64_t grain = V >= 16 * kChunk ? 1 : 1 + 16 * kChunk / (V + 64);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model's confidence: that of its softmax at T = 1 without filters, whatever distribution is sampled from.
+// A model's confidence, measured on its softmax at T = 1 without filters, not on the distribution that is sampled from.
 #pragma once
 
 #include "../core/arguments.h"
 
 namespace specdec {
 
-// Whether d counts as the softmax at T = 1 without filters. Probability rows do, and drafted tokens without a row.
+// Whether d counts as the softmax at T = 1 without filters. Rows of probabilities and one-hot drafts without a row do.
 SPECDEC_HD bool is_unscaled(const Dist& d) {
   return d.kind == Kind::kProbs || !d.row || (d.stats.scale == 1 && d.stats.cutoff == -FLT_MAX);
 }
@@ -28,7 +28,8 @@ SPECDEC_WALK double largest(Executor& executor, const Dist& d) {
   return d.kind == Kind::kLogits ? exp(-double(d.stats.log_norm)) : executor.largest_prob(d.row);
 }
 
-// The smallest entry, a logit or a probability, whose probability is at least `share` of `largest`; NaN for NaN
+// The threshold for entries of d, logits or probabilities: those at or above it have at least `share` of the largest
+// probability, `largest`. NaN if `share` is NaN.
 SPECDEC_HD float threshold_at(const Dist& d, double largest, double share) {
   if (share <= 0) return -HUGE_VALF;
   return d.kind == Kind::kLogits ? float(d.stats.max + log(share)) : float(share * largest);

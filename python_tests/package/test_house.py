@@ -114,14 +114,14 @@ def test_triton_is_no_tower():
 
 def test_triton_is_small():
     shared = len(list((ROOT / "specdec_kernels" / "triton").rglob("*.py"))) - len(OPS)  # each op has one of its own
-    assert 16 < shared <= 26
+    assert 16 < shared <= 27
     graph = imports(ROOT, "specdec_kernels")
     reached, open_ = set(), {"specdec_kernels.triton.verify_chain"}
     while open_:
         name = open_.pop()
         reached.add(name)
         open_ |= {x for x in graph[name] if x.startswith("specdec_kernels.triton.") and x in graph} - reached
-    assert 8 < len(reached) <= 15 + 1, sorted(reached)  # 1: core/views.py
+    assert 8 < len(reached) <= 15 + 2, sorted(reached)  # 2: core/views.py, core/penalties.py
 
 
 def test_one_file_of_triton_reads_rows():

@@ -8,7 +8,7 @@ from support import backends, one_memory, viewed
 
 WINDOW, PENALTIES, ROW = "core/window.h", "core/penalties.h", "core/row.h"
 CPU, CUDA = "cpu/views.cpp", "cuda/views.cuh"
-TRITON_RULE = "core/views.py"
+TRITON_RULE, TRITON_PENALTIES = "core/views.py", "core/penalties.py"
 
 
 def seen(op, backend, like="", calls=60):
@@ -172,15 +172,21 @@ TRITON = {  # name: (file, its text, the mutant's text, the test that fails)
         in_triton(trees, 100),  # most have a rule, which Triton does not support
     ),
     "the presence of a prompt's tokens": (
-        TRITON_RULE,
-        "return tl.where(count > 0, lower - amounts.presence, e)",
-        "return lower - amounts.presence",
+        TRITON_PENALTIES,
+        "e = tl.where(count > 0, lower - amounts.presence, e)",
+        "e = lower - amounts.presence",
         in_triton(flat),
     ),
     "the list of the first request": (
-        TRITON_RULE,
-        "ids = views.ids + number * views.ids_stride",
-        "ids = views.ids + 0 * number",
+        TRITON_PENALTIES,
+        "views.ids) + number * views.marks_stride",
+        "views.ids) + 0 * number",
+        in_triton(flat),
+    ),
+    "the prompt's tokens of the next word": (
+        TRITON_PENALTIES,
+        "bits = tl.load(marks + v // 32,",
+        "bits = tl.load(marks + (v + 1) // 32,",
         in_triton(flat),
     ),
     "the bias of another position": (
@@ -191,8 +197,8 @@ TRITON = {  # name: (file, its text, the mutant's text, the test that fails)
     ),
     "a mask of the bits one further": (
         TRITON_RULE,
-        "(bits >> (v % 32).to(tl.int32)) & 1 == 1",
-        "(bits >> ((v + 1) % 32).to(tl.int32)) & 1 == 1",
+        "return ~mask | ((bits >> (v % 32)",
+        "return ~mask | ((bits >> ((v + 1) % 32)",
         in_triton(flat),
     ),
     "a penalised entry without its bias": (

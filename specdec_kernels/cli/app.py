@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m specdec_kernels info | selfcheck | generate | cache. The first two need only torch and numpy; the imports
-of a command wait until it runs."""
+"""The command line: python -m specdec_kernels info | selfcheck | generate | cache.
+
+info and selfcheck need only torch and numpy, since each command imports its modules when it runs.
+"""
 
 import argparse
 import importlib
@@ -11,7 +13,7 @@ import sys
 from specdec_kernels.cli import checks, options
 
 INTERRUPTED = 130  # the exit status after Ctrl-C
-CLOSED = 1  # and after the reader of the output has closed it
+CLOSED = 1  # the exit status if the reader of the output has closed it
 
 
 def info(args) -> int:
@@ -47,7 +49,7 @@ def cache(args) -> int:
 
 
 def _with_extra(command, args):
-    """Run the module of this command, which needs the extra `decode`."""
+    """Run the command's module, which needs the packages of the extra `decode`."""
     try:
         return importlib.import_module(f"specdec_kernels.cli.{command}").run(args) or 0
     except ModuleNotFoundError as error:
@@ -69,7 +71,7 @@ def _wrong(error) -> int:
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Shows the default of each option that has one."""
+    """Help formatter that shows the default of each option that has one."""
 
     def _get_help_string(self, action):
         none = action.nargs == 0 or action.default in (None, "", [])
@@ -77,7 +79,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpF
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports an error in one line."""
+    """Parser that raises ValueError with an error in one line, instead of exiting."""
 
     def error(self, message):
         raise ValueError(re.sub(r"^argument (\S+): (must .*)", r"\1 \2", message))
@@ -87,7 +89,7 @@ COMMANDS = {"info": info, "selfcheck": selfcheck, "generate": generate, "cache":
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return its exit status. arguments: by default those of the process."""
+    """Run a command and return its exit status. arguments: the command line; None: that of the process."""
     try:
         try:
             return _run(arguments)

@@ -19,11 +19,11 @@ OPS = ("verify_chain", "verify_tree", "row_stats", "sample", "row_gap", "kseq_rh
 SLOTS = 64  # int64 each: the op, whether this rank has an error, then a digest of each argument
 
 
-SMALL = 1 << 16  # bytes up to which a tensor's contents are hashed; larger tensors by their fingerprint
+SMALL = 1 << 16  # bytes; a larger tensor is hashed by its fingerprint instead of its contents
 
 
 def digest(*parts) -> int:
-    """Hash tensors by their contents, and anything else by its repr. Large tensors are not copied."""
+    """Hash tensors by their contents, large ones by their fingerprint without a copy, and anything else by its repr."""
     found = hashlib.blake2b(digest_size=8)
     for part in parts:
         if isinstance(part, torch.Tensor):
@@ -46,7 +46,7 @@ def _bytes_of(x: torch.Tensor) -> bytes:
 
 
 def agree(op: str, shards, arguments: Mapping[str, object], problem: Exception | None) -> None:
-    """Raise on every rank if one of them makes another call, or cannot make its own (`problem`)."""
+    """Raise on every rank if the ranks' calls differ, or if some rank has an error of its own (`problem`)."""
     mine = torch.zeros(SLOTS, dtype=torch.int64, device="cpu")
     mine[0], mine[1] = OPS.index(op), problem is not None
     for i, value in enumerate(arguments.values()):

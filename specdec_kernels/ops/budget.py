@@ -12,41 +12,43 @@ _budget = _call.op("budget")
 def budget(survival: torch.Tensor, total: int, num_drafts: torch.Tensor | None = None) -> torch.Tensor:
     """Return how many drafts of each request to verify, if the batch has room for `total`.
 
-    Scoring a draft costs the same for every request, but its worth differs: it is the probability that this draft and
-    all before it are accepted, its survival. The slots of largest survival are taken, and those of a request are a
-    prefix of its drafts. Of equal survival the earlier position comes first, then the request of lower index.
+    A slot is a draft's position in one request. Its survival is the probability that its draft and all drafts before it
+    are accepted. Every slot costs the same to score, so the slots of largest survival are kept. Those of a request are
+    always a prefix of its drafts. Ties go to the earlier position, then to the request of lower index.
 
-    **The output stays exact only if the survival of a slot depends on nothing but what was there before its token was
-    drawn**: the draft's row, earlier tokens, other requests. The row's largest probability, its entropy or the sum of
-    its squares will do. The drawn token's own probability will not: likely tokens are then verified more often, and
-    the output is biased. From the stats of the draft's rows, without reading them again:
+    **The output stays exact only if the survival of a slot depends on nothing but what was known before its token was
+    drawn**: the draft's row, earlier tokens, other requests. The row's largest probability, its entropy and the sum of
+    its squares are valid choices. The drawn token's own probability is not: likely tokens would be verified more often,
+    and the output would be biased. The largest probability follows from the stats, without reading the rows again:
 
     ``survival = (-draft.stats[..., 2]).exp().cumprod(1)``
 
-    with ``draft`` the Rows [B, G, V] that the drafts were sampled from. (A greedy row's stats hold its id there; it
-    has survival 1.) A calibrated estimate of acceptance, made from that probability, is better.
+    Here ``draft`` is the Rows [B, G, V] that the drafts were sampled from. For a greedy row, stats[..., 2] is its token
+    id instead: use 1 as its factor. A calibrated estimate of acceptance, computed from the largest probability, is
+    better.
 
     Args:
         survival: [B, G] float32, any strides. NaN and negative values count as 0. If survival rises along a request,
-            the smallest value so far counts. B * G is at most 2^30; one block does the work, so batches of more than
-            some 10,000 slots take long.
+            the smallest value so far counts. B * G is at most 2^30. On a GPU one block does all the work, so batches of
+            more than about 10,000 slots are slow.
         total: the number of drafts to keep, >= 0.
-        num_drafts: [B] int32 or int64, how many drafts each request has, from 0 to G. None: G.
+        num_drafts: [B] int32 or int64, how many drafts each request has, from 0 to G. None: all have G.
 
     Returns:
-        kept [B] int32. They add up to ``total``, or to the number of drafts if that is less. A ragged batch of
-        ``verify_chain`` has ``cu_draft = [0, *kept.cumsum(0)]``.
+        kept [B] int32. The sum is ``total``, or the number of drafts if that is less. As a ragged batch of
+        ``verify_chain``, the kept drafts have ``cu_draft = [0, *kept.cumsum(0)]``.
 
     Raises:
-        TypeError, ValueError: naming the argument, what was wanted and what came. For tensors on the CPU this includes
-        a ``num_drafts`` outside [0, G], which is clamped elsewhere.
+        TypeError, ValueError: naming the argument, what was wanted and what came. A ``num_drafts`` outside [0, G]
+        raises on the CPU; on a GPU it is clamped.
 
     Example:
         >>> survival = torch.tensor([[0.9, 0.5, 0.2], [0.6, 0.4, 0.3]])
         >>> [budget(survival, total).tolist() for total in (1, 3, 5)]
         [[1, 0], [2, 1], [2, 3]]
 
-    Source: none; the largest terms of a sum. Engines that trim drafts to a budget do so by hand.
+    Source: none. The sum of the kept survivals is the expected number of accepted drafts, and the largest terms
+    maximise it.
     """
     op = "budget"
     total = _check.integer(op, "total", total, 0, (1 << 63) - 1, ">= 0 and below 2^63")

@@ -12,37 +12,38 @@ _grow_tree = _call.op("grow_tree")
 
 
 def grow_tree(log_q: torch.Tensor, tokens: torch.Tensor, nodes: int) -> Tree:
-    """Return each request's tree of the likeliest paths through independent candidates per depth, best node first.
+    """Return a tree of the most probable draft paths for each request, from candidates that are independent per depth.
 
-    A block drafter (DFlash, DDTree) gives K candidates for each of the next L positions, whatever stands before them.
-    So each node of depth l has the same K candidates as children, and a node's score is the sum of ``log_q`` along its
-    path. The tree holds the ``nodes - 1`` nodes of largest score below the root. Of all trees with so many nodes it has
-    the largest sum of path probabilities, which is the expected number of accepted tokens if the target agrees.
+    A block drafter (DFlash, DDTree) gives K candidates for each of the next L positions, independent of the tokens
+    before them. So all nodes of one depth have the same candidates as children, and a node's score is the sum of
+    ``log_q`` along its path. The tree holds the root and the ``nodes - 1`` nodes of largest score. Of all trees of this
+    size it has the largest sum of path probabilities. That sum is the expected number of accepted drafts if the target
+    has the draft's distribution.
 
-    Nodes are numbered from the best down, and parents come before their children. Scores are float32 sums, added from
-    the root on. Of equal scores the lesser depth comes first, then the lower rank among the candidates of the depth,
-    then the lower number of the parent. Candidates are ranked by ``log_q``, of equal ones by index. So a tree of fewer
-    nodes is the beginning of one of more.
+    Nodes are numbered by descending score, and parents come before their children. Scores are summed in float32, from
+    the root down. Ties go to the smaller depth, then to the better rank among the candidates of that depth, then to the
+    parent with the lower number. Candidates are ranked by descending ``log_q``, and equal ones by index. So a smaller
+    tree is always a prefix of a larger one.
 
-    The choice of nodes depends on the draft alone, never on a token drawn, and siblings are distinct. So verify with
-    ``method="target_only"``, or "greedy", without draft rows: the output follows the target.
+    The choice of nodes depends only on the draft's probabilities, never on a drawn token, and siblings are distinct. So
+    verify with ``method="target_only"``, or "greedy", without draft rows: the output has the target's distribution.
 
-    A candidate is left out at its depth if its ``log_q`` is above 0, NaN or -inf, if its token lies outside [0, 2^24),
-    or if a candidate of lower rank has the same token. Where a depth has no candidates the tree ends.
+    A candidate is left out of its depth if its ``log_q`` is above 0, NaN or -inf, if its token is outside [0, 2^24), or
+    if a valid candidate ranked before it has the same token. The tree ends before a depth without candidates.
 
     Args:
-        log_q: [B, L, K] float32, any strides, the logarithm of the draft's probability of each candidate. The depths
-            that a tree can reach, at most ``nodes - 1``, hold at most 4,096 candidates.
-        tokens: [B, L, K] int32 or int64, any strides: their tokens.
-        nodes: N, the size of the tree with its root, in [1, 1024].
+        log_q: [B, L, K] float32, any strides, the logarithm of the draft's probability of each candidate. The first
+            min(L, nodes - 1) depths may hold at most 4,096 candidates in all.
+        tokens: [B, L, K] int32 or int64, any strides, the token of each candidate.
+        nodes: N, the number of nodes including the root, in [1, 1024].
 
     Returns:
         Tree: ``parents`` [B, N] int32 (-1 for the root and for padding) and ``tokens`` [B, N] int64 (-1 there). Padding
-        is one tail, where a request has fewer paths than nodes. ``multiplicity`` and ``draft_nodes`` are None.
+        comes last, in a request with fewer than N nodes. ``multiplicity`` and ``draft_nodes`` are None.
 
     Raises:
-        TypeError, ValueError: naming the argument, what was wanted and what came. No value of ``log_q`` or ``tokens``
-        raises.
+        TypeError, ValueError: naming the argument, what was wanted and what came. The values in ``log_q`` and
+        ``tokens`` never raise.
 
     Example:
         >>> log_q = torch.tensor([[[0.6, 0.3], [0.7, 0.2]]]).log()

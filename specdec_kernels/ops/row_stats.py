@@ -20,8 +20,8 @@ def row_stats(rows: Rows | torch.Tensor, *, num_rows: torch.Tensor | None = None
             the rows as they are (T = 1, no filters). Neither stats nor ``row``. Penalties: [N] or numbers, lists [S, H]
             with ``penalties.row`` [N], ``penalties.drafted`` [N, n]. Bias: lists [S, I] with ``bias.row`` [N]. Masks:
             [S, W] with ``allowed.row`` [N].
-        num_rows: [1] int32 or int64 on the device, of padded buffers: rows from it on are absent, and nothing of them
-            is read. Below 0 it counts as 0, above N as N. None: all rows are there.
+        num_rows: [1] int32 or int64 on the device, for padded buffers: rows from this index on are absent and not
+            read. Below 0 it counts as 0, above N as N. None: all rows are present.
 
     Returns:
         [N, 4] float32: ``scale`` = 1/T; ``cutoff``, the smallest logit kept; ``log_norm`` = ln sum over the kept of

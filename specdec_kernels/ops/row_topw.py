@@ -37,8 +37,8 @@ def row_topw(
             [N].
         score: [N] float32, of the beam that each row belongs to: the sum of its logprobs so far.
         w: from 0 to V.
-        num_rows: [1] int32 or int64 on the device, of padded buffers: rows from it on are absent, and nothing of them
-            is read. Below 0 it counts as 0, above N as N. None: all rows are there.
+        num_rows: [1] int32 or int64 on the device, for padded buffers: rows from this index on are absent and not
+            read. Below 0 it counts as 0, above N as N. None: all rows are present.
 
     Returns:
         RowTopwOutput: scores [N, w] float32, descending, and ids [N, w] int64. An id below the cutoff, and one whose

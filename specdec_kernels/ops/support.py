@@ -21,18 +21,18 @@ class SupportOutput(NamedTuple):
 def support(rows: Rows | torch.Tensor, max_kept: int, *, num_rows: torch.Tensor | None = None) -> SupportOutput:
     """Return the ids that each row keeps after temperature and filters, over which a trainer renormalises.
 
-    One pass over the row from the cutoff in its stats, and no sort. ``bits`` holds the whole set whatever max_kept is;
-    ``ids`` is the short form of it, complete where ``counts <= max_kept``.
+    The cutoff in a row's stats decides which ids it keeps, so one pass over the row does, without a sort. ``bits``
+    always holds the whole set. ``ids`` lists it, and is complete if ``counts <= max_kept``.
 
     Args:
-        rows: [N, V], ``Rows`` of logits with their stats [N, 4], or with filters, each a number or [N], of which stats
-            are made here. ``row`` [M] int32 or int64: the rows wanted, each as often as its index occurs; an
-            index outside [0, N) keeps nothing. None: every row, M = N. Penalties: [N] or numbers, lists [S, H] with
+        rows: [N, V], ``Rows`` of logits with their stats [N, 4], or with filters, each a number or [N]; then the stats
+            are computed here. ``row`` [M] int32 or int64: the index of each row wanted, repeats allowed; an index
+            outside [0, N) keeps nothing. None: every row, M = N. Penalties: [N] or numbers, lists [S, H] with
             ``penalties.row`` [N], ``penalties.drafted`` [N, n]. Bias: lists [S, I] with ``bias.row`` [N]. Masks: [S, W]
             with ``allowed.row`` [N].
-        max_kept: how many ids of a row there is room for, in [0, 2^24].
-        num_rows: [1] int32 or int64 on the device, of padded buffers: of the rows wanted, those from it on are absent
-            and not read. Below 0 it counts as 0, above M as M. None: all are present.
+        max_kept: the number of columns of ``ids``, in [0, 2^24].
+        num_rows: [1] int32 or int64 on the device, for padded buffers: the rows wanted from this position on are
+            absent and not read. Below 0 it counts as 0, above M as M. None: all are present.
 
     Returns:
         SupportOutput: ids [M, max_kept] int32, ascending, then -1; where more are kept, the lowest max_kept of them.

@@ -41,8 +41,8 @@ def top_logprobs(
             with ``allowed.row`` [N].
         k: from 0 to V.
         tokens: [N, m] int32 or int64; None asks for none, m = 0.
-        num_rows: [1] int32 or int64 on the device, of padded buffers: rows from it on are absent, and nothing of them
-            is read. Below 0 it counts as 0, above N as N. None: all rows are there.
+        num_rows: [1] int32 or int64 on the device, for padded buffers: rows from this index on are absent and not
+            read. Below 0 it counts as 0, above N as N. None: all rows are present.
 
     Returns:
         TopLogprobsOutput: ids [N, k] int64, the most likely first, the lowest id first among equal logits (-0 and +0

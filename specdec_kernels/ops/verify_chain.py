@@ -85,9 +85,9 @@ def verify_chain(
             number 0.
         uniforms: [B, G+1] float64 in [0, 1), in place of seed and offset: accept tests, then the final draw. What lies
             outside counts as the nearer end, NaN as 0.
-        num_requests: [1] int32 or int64 on the device, of padded buffers: requests from it on are absent, and nothing
-            of them is read, nor any row behind those of the last that is present; ragged, D may be more than
-            ``cu_draft`` names. Below 0 it counts as 0, above B as B. None: all are there.
+        num_requests: [1] int32 or int64 on the device, for padded buffers: requests from this index on are absent.
+            Nothing of them is read, nor any row after those of the last request present. In a ragged batch D may
+            exceed the last entry of ``cu_draft``. Below 0 it counts as 0, above B as B. None: all are present.
         out: contiguous tensors of the result's shapes and dtypes (tokens int32 or int64): the result is written to them
             and they are returned. None of them may share memory with another argument.
         require_exact: raise unless the rule, at its parameters, leaves the output distributed as the target whatever

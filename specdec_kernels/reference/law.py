@@ -21,7 +21,7 @@ class Law(NamedTuple):
     greedy: bool
     fallback: int  # argmax of the finite entries, 0 if there is none
     gathered: bool = False  # a row of probabilities: a test reads only p(d), so other invalid entries are not noticed
-    log_p: np.ndarray | None = None  # [V] of a row of logits: remaining weights may be too small for a float64
+    log_p: np.ndarray | None = None  # [V] ln p, for a row of logits: weights left after removals may underflow in p
     missing: bool = False  # the index of the row was out of range
 
     def log(self, v):
@@ -36,7 +36,7 @@ def in_float64(t):
 
 
 def numpy_rows(t):
-    """Return rows [..., V] in float64. Nobody else reads a row: what this returns is the row."""
+    """Return rows [..., V] in float64. All of the reference reads its rows through this function."""
     return in_float64(t)
 
 

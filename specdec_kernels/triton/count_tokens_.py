@@ -12,7 +12,7 @@ from specdec_kernels.registry import MAX_VOCABULARY
 
 from .core import launch
 from .core.draw import INVALID_ROW
-from .core.views import first_place
+from .core.penalties import first_place
 
 HISTORY_FULL = tl.constexpr(16)
 TOKENS_END = tl.constexpr(MAX_VOCABULARY)

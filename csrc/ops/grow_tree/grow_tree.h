@@ -34,7 +34,7 @@ struct NodeKey {
   SPECDEC_HD int parent() const { return int(bits & 1023); }
 };
 
-// What the tree of one request is grown in. A candidate's index is level * K + its index in the level.
+// Working memory for the tree of one request. A candidate's index is level * K + its index in the level.
 struct GrownTree {
   float cost[kMaxCandidates];      // infinite: the candidate is left out
   uint16_t order[kMaxCandidates];  // the level's candidates by rank, then kNoCandidate

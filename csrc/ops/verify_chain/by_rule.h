@@ -8,7 +8,7 @@
 
 namespace specdec {
 
-// How many Positions the walk of a request keeps
+// The number of Positions to allocate for verifying one request
 SPECDEC_HD int64_t positions_of(const VerifyChain& a) { return a.block ? a.G + 1 : 1; }
 
 template <class Executor>

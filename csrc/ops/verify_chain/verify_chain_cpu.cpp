@@ -8,7 +8,8 @@
 namespace specdec {
 namespace {
 
-// For rows spread over ranks: asks at once for all that the walk may need of its positions until its first stop.
+// For rows spread over ranks: requests at once, before the first test, all that the tests of request b's drafts may
+// need.
 void ask_ahead(CpuExecutor& executor, const VerifyChain& a, int64_t b) {
   const int64_t start = a.start(b);
   const auto ask = [&](const Rows& rows, int64_t i, int64_t d) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rule makes of a node: the distribution pi in the place of the target's.
+// A node's distributions under a rule: p, q, and the distribution pi that replaces the target's.
 #pragma once
 
 #include "../../core/final_token.h"
@@ -8,10 +8,10 @@
 
 namespace specdec {
 
-// In memory that the whole executor can read
+// Lies in memory that all threads of the executor can read.
 struct NodeDist {
-  Dist p, q;         // the target's own distribution, and the one of the first child's draft
-  int64_t row = -1;  // of q; -1: none
+  Dist p, q;         // the target's own distribution, and the one that the first child was drawn from
+  int64_t row = -1;  // index of q's row; -1: none
   RuleDist pi;
   Subtraction subtraction;
 };

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models for the loop: adapters, caches, and a lean Llama for CPUs."""
+"""Models for the decode loop: adapters, caches, and a lean Llama for CPUs."""

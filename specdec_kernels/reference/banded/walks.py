@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uniforms that record how close each decision was, rows with error bounds, and error bounds of walks' functions."""
+"""Versions with error bounds of rows and of the functions of verification; given uniforms that record how close each
+decision was."""
 
 import math
 
@@ -19,7 +20,7 @@ RHO_LEVEL = 1e-6  # the largest |f(rho)| after an op's search, on the side where
 
 
 class Side(sides.Side):
-    """One side's rows with error bounds. note: called with the margin of a row's cutoff."""
+    """One side's rows with error bounds. `note` is called with the margin of each cutoff that is computed."""
 
     note = staticmethod(lambda margin: None)
 
@@ -42,20 +43,22 @@ class Side(sides.Side):
 
 
 def filters_margin(z, *params):
-    """Return the distance of the filters' cutoffs from others, in error bounds."""
+    """Return how far top-p and top-n-sigma are from choosing another cutoff, in units of the error bound."""
     return min(top_p_margin(z, *params), top_n_sigma_margin(z, *params))
 
 
 def top_n_sigma_margin(z, temperature, top_k, top_p, min_p, top_n_sigma):
-    """Return the distance of top-n-sigma from keeping other entries, in bounds of the error of float64 sums.
+    """Return how far top-n-sigma is from keeping other entries, in units of the error bound of float64 sums.
 
-    No backend adds an entry to more than 1024 + V / 256 others one after another."""
+    On every backend, a sum over a row is at most 1024 + V / 256 additions deep."""
     finite = z[np.isfinite(z)]
     sigma = float(finite.std()) if len(finite) else 0.0
     if not (top_n_sigma > 0 and sigma > 0):
         return math.inf
     top = float(finite.max())
-    variance_err = 3 * (1024 + len(z) / 256) * float(((finite - top) ** 2).mean())  # of two means, one of them squared
+    variance_err = (
+        3 * (1024 + len(z) / 256) * float(((finite - top) ** 2).mean())
+    )  # the variance is made of two means, one of them squared
     bound = 2.0**-53 * (abs(top) + top_n_sigma * (4 * sigma + variance_err / (2 * sigma)))
     with np.errstate(over="ignore"):
         after = np.nextafter(finite.astype(np.float32), np.float32(math.inf)).astype(np.float64)
@@ -64,7 +67,7 @@ def top_n_sigma_margin(z, temperature, top_k, top_p, min_p, top_n_sigma):
 
 
 def top_p_margin(z, temperature, top_k, top_p, *others):
-    """Return the distance of top-p from another cutoff, in error bounds."""
+    """Return how far top-p is from choosing another cutoff, in units of the error bound."""
     scale, cutoff, log_norm, top = stats_of_row(z, temperature, top_k, 1.0, *others)
     if top_p >= 1 or math.isnan(log_norm) or math.isinf(scale):
         return math.inf
@@ -75,7 +78,7 @@ def top_p_margin(z, temperature, top_k, top_p, *others):
 
 
 class GivenUniforms(chance.GivenUniforms):
-    """Given uniforms with a margin: the smallest of all decisions so far."""
+    """Given uniforms. `margin` is the smallest margin of all decisions so far."""
 
     side = Side
 
@@ -174,7 +177,7 @@ def _(p: Band, q, k):
 
 @residual.register
 def _(p: Band, q, rho):
-    """Return the residual. Its error includes the difference to the residual at the highest rho."""
+    """Return the residual. Its error includes the difference from the residual at the highest rho."""
     a, b = p.value, value_of(q)
     w, other = residual(a, b, rho.value), np.maximum(a - rho.c * np.minimum(b, a / rho.high), 0.0)
     err = p.err + rho.high * err_of(q)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launches of the kernels. Block sizes depend on the vocabulary, never on the batch, so that a row's bits depend on the
-row alone."""
+"""Kernel launches. Block sizes depend on the vocabulary, never on the batch: a row gives the same bits in any batch."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from .row import Rows, Sampling, Scratch, Sizes
 
 CHUNK = 1024
 
-# Arguments that change from call to call. Specialising on their values makes no kernel faster, but compiles it again.
+# Arguments that change from call to call. Specialising on their values would recompile kernels and make none faster.
 VARYING = (
     "B", "G", "D", "K", "L", "M", "N", "W", "k", "m", "n", "w", "chunks", "first_slot",
     "max_kept", "levels", "total", "room", "top_count", "bonus", "columns", "domain", "keys", "per_program", "units",
@@ -32,8 +31,9 @@ SIDES = ("rows", "target", "draft")
 class Kernel:
     """A kernel in two variants: with and without specialisation on the alignment of rows.
 
-    Triton uses that row strides are multiples of 16, for 16-byte loads, only if V is one. For any other V loads cannot
-    be wide, and padding between rows would change the order of sums, and with it the last bits."""
+    The aligned variant lets Triton use 16-byte loads if row strides are multiples of 16. It is used only if V is also a
+    multiple of 16. For any other V loads cannot be wide, and specialising on a padded row stride would change the order
+    of sums, and so the last bits."""
 
     def __init__(self, function):
         self.aligned = triton.jit(do_not_specialize=VARYING)(function)
@@ -57,10 +57,10 @@ def interpreted() -> bool:
 
 
 class Table(NamedTuple):
-    rows: int  # rows that a program serves at once
+    rows: int  # rows that a program processes at once
     width: int  # lanes of a chunk
     chunks: int  # chunk sums that a program reads together
-    few: int  # logits that a filter holds side by side
+    few: int  # candidate logits that a filter keeps in a contiguous list
     chunk_count: int
     together: int  # listed chunks that a filter reads at once
     wide_threads: int = 32  # a warp per chunk: no barrier, and 16 bytes per lane and load
@@ -99,7 +99,7 @@ def power_of_2(n: int) -> int:
 def columns(n: int, most: int) -> int:
     """Return the columns of a tile for n entries of a row: a power of two from 8 to `most`.
 
-    Triton 3.6 cannot compile a running sum over fewer columns than a thread may hold."""
+    Triton 3.6 cannot compile a cumulative sum over fewer columns than a thread may hold."""
     return min(most, max(8, power_of_2(n)))
 
 
@@ -110,7 +110,7 @@ def blocks(n: int, size: int) -> int:
 @functools.cache
 def table(V: int) -> Table:
     width, count = columns(V, CHUNK), blocks(V, CHUNK)
-    if interpreted():  # its time is per operation, not per element
+    if interpreted():  # its time grows with the number of operations, not of elements
         rows, together = 128 * CHUNK // width if count == 1 else 32 if count < 16 else 8, 2
     else:
         rows, together = min(16, CHUNK // width), 2
@@ -192,7 +192,7 @@ def scratch(rows, count: int, slots: int, few: int | None) -> Scratch:
 
 @contextlib.contextmanager
 def interpreting():
-    """A context for one launch that is interpreted.
+    """Return a context manager for one launch in Triton's interpreter.
 
     Triton's interpreter patches its language in every call of a function inside a kernel. Doing so once per launch and
     module is enough, and twice as fast."""
@@ -242,7 +242,7 @@ def _one_value_is_an_index(patch):
     return patched
 
 
-recorded = None  # a list while launches are recorded and not made (python_tests/support/aot.py)
+recorded = None  # a list: launches are appended to it instead of being run (python_tests/support/aot.py)
 
 
 @functools.cache

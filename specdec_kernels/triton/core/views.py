@@ -6,23 +6,11 @@ With views, the upper 32 bits of a row's index hold the position that the row is
 tokens ends. So one row has a different index at each position. A negative index still means that there is no row.
 """
 
-from typing import Any, NamedTuple
-
 import triton
 import triton.language as tl
 
 from .memory import get_value, load_value, lying_entry
-
-
-class Amounts(NamedTuple):
-    repetition: Any
-    frequency: Any
-    presence: Any
-
-
-@triton.jit
-def anywhere(mask):
-    return tl.max(mask.to(tl.int32)) > 0
+from .penalties import Amounts, anywhere, changed, first_place, in_history, look_up
 
 
 @triton.jit
@@ -62,21 +50,6 @@ def _before(views, b, position, mask):
 
 
 @triton.jit
-def first_place(ids, n, v, mask):
-    """Return the first place in lists of n ids, from `ids` on, whose id is not below v. Padding, -1, counts as above
-    v."""
-    low = v * 0
-    high = low + tl.where(mask, n, 0)
-    while anywhere(low < high):
-        middle = (low + high) // 2
-        id = get_value(ids + middle, low < high, -1).to(tl.int64)
-        below = (id >= 0) & (id < v)
-        low = tl.where((low < high) & below, middle + 1, low)
-        high = tl.where((low < high) & ~below, middle, high)
-    return low
-
-
-@triton.jit
 def _count_in_window(views, b, position, v, mask):
     count = v * 0
     walking = mask & (position > 0)
@@ -85,63 +58,6 @@ def _count_in_window(views, b, position, v, mask):
         position = tl.where(walking, _before(views, b, position, walking), position)
         walking &= position > 0
     return count
-
-
-@triton.jit
-def _in_history(views, marks, counts, v, mask):
-    """Return whether v was used before the window, and its count. A negative count is invalid."""
-    if views.ids is not None:
-        j = first_place(marks, views.H, v, mask)
-        used = mask & (j < views.H)
-        used &= get_value(marks + j, used, -1).to(tl.int64) == v
-        return used, get_value(counts + j, used, 0).to(tl.int64)
-    else:
-        inside = mask & (v >= 0) & (v < views.H)
-        count = tl.load(counts + v, mask=inside, other=0).to(tl.int64)
-        bits = tl.load(marks + v // 32, mask=inside, other=0)
-        used = inside & ((count != 0) | ((bits >> (v % 32).to(tl.int32)) & 1 == 1))
-        return used, tl.where(count < 0, -(1 << 40), count)
-
-
-@triton.jit
-def _times(x, y):
-    """Return x * y, rounded before it is used.
-
-    It is an fma with 0, which compilers do not fuse with a following sum. A product in double that is rounded to float
-    would not do: compilers turn it into a product of floats, and fuse that."""
-    zero = tl.zeros_like(x)
-    return tl.fma(x, y + zero, zero)
-
-
-@triton.jit
-def _changed(amounts, e, count):
-    """Return entries of used ids under the penalties; count: how often an id was used, negative if that is invalid."""
-    divided = tl.div_rn(e, tl.where(e > 0, amounts.repetition, 1.0))
-    e = tl.where(e > 0, divided, _times(e, amounts.repetition))
-    lower = e - _times(count.to(tl.float32), amounts.frequency)
-    e = tl.where(count > 0, lower - amounts.presence, e)
-    return tl.where(count < 0, float("nan"), e)
-
-
-@triton.jit
-def _look_up(views, b, alive):
-    """Return the amounts of requests, where their histories' marks and counts begin, and which requests have valid
-    amounts and indices.
-
-    The host cannot check those of GPU tensors."""
-    repetition = load_value(views.repetition, b, alive, 1.0)
-    frequency = load_value(views.frequency, b, alive, 0.0)
-    presence = load_value(views.presence, b, alive, 0.0)
-    number = b
-    if views.row.data is not None:
-        number = load_value(views.row, b, alive, 0).to(tl.int64)
-    inf = float("inf")
-    fine = (repetition > 0) & (repetition < inf) & (tl.abs(frequency) < inf) & (tl.abs(presence) < inf)
-    fine &= (number >= 0) & (number < views.S)
-    number = tl.where(fine, number, 0)
-    marks = (views.prompt_bits if views.ids is None else views.ids) + number * views.marks_stride
-    counts = views.counts + number * views.counts_stride
-    return Amounts(repetition, frequency, presence), marks, counts, fine
 
 
 @triton.jit
@@ -204,11 +120,11 @@ def seen_entry(views, b, row, v, mask, e):
         e = _biased(views, at, some, v, e)
         valid &= fine
     if views.counts is not None:
-        amounts, marks, counts, fine = _look_up(views, b, alive)
-        used, count = _in_history(views, marks, counts, v, alive & fine)
+        amounts, marks, counts, fine = look_up(views, b, alive)
+        used, count = in_history(views, marks, counts, v, alive & fine)
         in_window = _count_in_window(views, b, position, v, alive & fine)
         used |= in_window > 0
-        e = tl.where(used, _changed(amounts, e, count + in_window), e)
+        e = tl.where(used, changed(amounts, e, count + in_window), e)
         valid &= fine
     if views.words is not None:
         at, some, fine = _mask_list(views, b, position, alive)
@@ -246,7 +162,7 @@ def seen_chunk(side, b, row, begin, end, alive, z):
         valid &= fine
         z = _biased_chunk(side, b, row, bias_at, some, begin, end, z)
     if views.counts is not None:
-        amounts, marks, counts, fine = _look_up(views, b, alive)
+        amounts, marks, counts, fine = look_up(views, b, alive)
         valid &= fine
         if views.ids is not None:
             z = _with_list(side, b, row, begin, end, amounts, marks, counts, bias_at, some, valid, z)
@@ -281,9 +197,9 @@ def _biased_chunk(side, b, row, bias_at, some, begin, end, z):
 def _with_table(views, begin, end, amounts, marks, counts, alive, z):
     v = begin[:, None] + tl.arange(0, z.shape[1])[None, :]
     inside = alive[:, None] & (v < end[:, None])
-    used, count = _in_history(views, marks[:, None], counts[:, None], v, inside)
+    used, count = in_history(views, marks[:, None], counts[:, None], v, inside)
     each = Amounts(amounts.repetition[:, None], amounts.frequency[:, None], amounts.presence[:, None])
-    return tl.where(used, _changed(each, z, count), z)
+    return tl.where(used, changed(each, z, count), z)
 
 
 @triton.jit
@@ -297,7 +213,7 @@ def _with_list(side, b, row, begin, end, amounts, ids, counts, bias_at, some, al
         listing &= (v >= begin) & (v < end)
         count = get_value(counts + j, listing, 0).to(tl.int64)
         count += _count_in_window(views, b, position, v, listing)
-        e = _changed(amounts, _entry(side, b, row, v, listing, bias_at, some), count)
+        e = changed(amounts, _entry(side, b, row, v, listing, bias_at, some), count)
         z = tl.where(lane == _lane(v, begin, listing), e[:, None], z)
         j += 1
         listing &= j < views.H
@@ -314,9 +230,9 @@ def _with_window(side, b, row, begin, end, amounts, marks, counts, bias_at, some
         v = _token(views, b, walk, walking)
         inside = walking & (v >= begin) & (v < end)
         if anywhere(inside):
-            _, count = _in_history(views, marks, counts, v, inside)
+            _, count = in_history(views, marks, counts, v, inside)
             count += _count_in_window(views, b, position, v, inside)
-            e = _changed(amounts, _entry(side, b, row, v, inside, bias_at, some), count)
+            e = changed(amounts, _entry(side, b, row, v, inside, bias_at, some), count)
             z = tl.where(lane == _lane(v, begin, inside), e[:, None], z)
         walk = tl.where(walking, _before(views, b, walk, walking), walk)
         walking &= walk > 0
