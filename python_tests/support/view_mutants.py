@@ -7,7 +7,7 @@ import torch
 from support import backends, one_memory, viewed
 
 WINDOW, PENALTIES, ROW = "core/window.h", "core/penalties.h", "core/row.h"
-CPU, CUDA = "cpu/views.cpp", "cuda/views.cuh"
+CPU, CUDA, TABLES = "cpu/views.cpp", "cuda/views.cuh", "binding/used_tables.h"
 TRITON_RULE, TRITON_PENALTIES = "core/views.py", "core/penalties.py"
 
 
@@ -54,6 +54,26 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
         chains,
     ),
     "the list of the first request": (["avx2", "cuda"], [(PENALTIES, *ALL_OF_ONE)], flat),
+    "a table without the prompt's tokens": (
+        ["avx2"],
+        [(TABLES, "uint32_t used = table.prompt_bits[begin / 32] & (~0u >> (32 - n));", "uint32_t used = 0;")],
+        flat,
+    ),
+    "a table without the prompt's tokens, in CUDA": (
+        ["cuda"],
+        [(PENALTIES, "(counts[v] != 0 || prompt_bits[v / 32] >> v % 32 & 1)", "counts[v] != 0")],
+        flat,
+    ),
+    "each warp's part of a table at the beginning of the list": (
+        ["cuda"],
+        [("cuda/listed_tables.cuh", "at += w < warp ? used[w] : 0, all", "all")],
+        flat,
+    ),
+    "the table of the first request, in CUDA": (
+        ["cuda"],
+        [("cuda/listed_tables.cuh", "ids = side.ids + b * side.room;", "ids = side.ids;")],
+        flat,
+    ),
     "the presence of a prompt's tokens": (
         ["avx2"],
         [(CPU, "return e - (count > none ? none + by.presence : none);", "return e - (none + by.presence);")],
