@@ -204,3 +204,19 @@ def test_what_a_device_finds_wrong_makes_a_row_invalid(op, backend):
         wanted = backends.run_without_values(op, backend, **call | {side: rows})
         assert not differ(found, wanted), fields
         assert differ(found, good), fields
+
+
+@pytest.mark.parametrize("used, is_valid", [(16384, True), (16385, False)])
+@pytest.mark.parametrize("backend", [name for name in backends.NAMES if name == "cuda-on-cpu"])
+def test_cuda_lists_so_many_used_tokens(backend, used, is_valid):
+    """A row of a request that has used more is invalid; other rows are not."""
+    counts = torch.zeros(2, 17000, dtype=torch.int32)
+    counts[0, -used:] = 1
+    bits = torch.zeros(2, -(-17000 // 32), dtype=torch.int32)
+    rows = Rows(torch.zeros(2, 17000), penalties=sk.Penalties(presence=1.0, counts=counts, prompt_bits=bits))
+    log_norm = backends.run("row_stats", backend, rows)[:, 2].tolist()
+    assert log_norm[1] == pytest.approx(math.log(17000), abs=1e-6)
+    if is_valid:
+        assert log_norm[0] == pytest.approx(math.log(17000 - used + used / math.e), abs=1e-6)
+    else:
+        assert math.isnan(log_norm[0])
