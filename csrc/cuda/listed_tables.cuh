@@ -11,15 +11,16 @@ namespace specdec {
 // Room for the used ids of a request. A request with more of them has an invalid row.
 constexpr int64_t kMostUsed = 16384;
 
-// The tables of one side, and the lists that they become: list b is request b's
+// The tables of one side, and the lists that they become
 struct TablesToLists {
   Penalties tables;  // none if they are lists already
   int64_t V = 0, room = 0;
   int32_t *ids = nullptr, *counts = nullptr;  // [B, room]
+  int32_t* row = nullptr;                     // [B]: b, or -1 if the history of request b is invalid
 
   Penalties lists(int64_t B) const {
     Penalties p = tables;
-    p.ids = ids, p.counts = counts, p.prompt_bits = nullptr, p.row = {};
+    p.ids = ids, p.counts = counts, p.prompt_bits = nullptr, p.row = {row, 1, false};
     p.S = B, p.H = p.ids_stride = p.counts_stride = room;
     return p;
   }
@@ -41,11 +42,13 @@ SPECDEC_DEVICE void for_table(const UsedTable& table, const F& f) {
 // Called by all threads of a block
 SPECDEC_DEVICE void list_table(const TablesToLists& side, int64_t b) {
   __shared__ int used[kWarps];
+  if (!side.tables) return;
+  const auto leave = [&](bool is_valid) {
+    if (threadIdx.x == 0) side.row[b] = is_valid ? int32_t(b) : -1;
+  };
+  if (!side.tables.fine(b)) return leave(false);
+  if (!side.tables.amounts(b).any()) return leave(true);  // nothing reads its list
   int32_t* const ids = side.ids + b * side.room;
-  if (!side.tables || !side.tables.fine(b) || !side.tables.amounts(b).any()) {
-    if (side.tables && threadIdx.x == 0) ids[0] = -2;  // no valid list
-    return;
-  }
   const UsedTable table(side.tables, side.tables.history(b), side.V);
   const int warp = int(threadIdx.x) / kLanes, lane = int(threadIdx.x) % kLanes;
   int n = 0;
@@ -55,16 +58,14 @@ SPECDEC_DEVICE void list_table(const TablesToLists& side, int64_t b) {
   fine = __syncthreads_and(fine);
   int at = 0, all = 0;
   for (int w = 0; w < kWarps; ++w) at += w < warp ? used[w] : 0, all += used[w];
-  if (!fine || all > side.room) {
-    if (threadIdx.x == 0) ids[0] = -2;
-    return;
-  }
+  if (!fine || all > side.room) return leave(false);
   for_table(table, [&](unsigned mask, int v, int32_t count) {
     const int place = at + __popc(mask & ((1u << lane) - 1));
     if (mask >> lane & 1) ids[place] = v, side.counts[b * side.room + place] = count;
     at += __popc(mask);
   });
   for (int64_t j = all + int(threadIdx.x); j < side.room; j += kThreads) ids[j] = -1;
+  leave(true);
 }
 
 struct TablesLaunch {

@@ -228,7 +228,7 @@ class ViewsRoom {
         TablesToLists& from = *tables++;
         if (!*side.views) continue;
         to = {W + side.views->bias.n, from.tables ? from.room : side.views->penalties.H, side.V};
-        const size_t used = scratch.ask<int32_t>(from.tables ? 2 * B * from.room : 0);
+        const size_t used = scratch.ask<int32_t>(from.tables ? B * (2 * from.room + 1) : 0);
         const size_t seen = scratch.ask<Seen>(most), entries = scratch.ask<Seen::Entry>(most * to.room),
                      begins = scratch.ask<int32_t>(most * (to.spans + 1)),
                      ids = scratch.ask<int32_t>(most * 3 * to.loose);
@@ -243,6 +243,7 @@ class ViewsRoom {
                     size_t begins, size_t ids) {
       if (from.tables) {
         from.ids = scratch_.at<int32_t>(used), from.counts = from.ids + B * from.room;
+        from.row = from.counts + B * from.room;
         views.penalties = from.lists(B);
       }
       views.seen = scratch_.at<Seen>(seen);
