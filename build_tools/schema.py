@@ -11,6 +11,10 @@ _SPEC = spec_from_file_location("arguments", Path(__file__).parent.parent / "spe
 arguments = module_from_spec(_SPEC)
 _SPEC.loader.exec_module(arguments)
 
+MOST = (
+    64  # arguments of an op with its outputs, since torch has one bit for each; with more, loading the library aborts
+)
+
 
 def listed(rows) -> str:
     """Return the arguments as text of a schema. Those at the end get a default if no required one comes after them."""
@@ -25,6 +29,8 @@ def schemas(op: str) -> Iterator[str]:
     """Yield the schemas of an op's overloads. "views" and "views_out" take views too. "out" and "views_out" write into
     given tensors, and exist only if the public function takes `out`."""
     made, plain, every = arguments.results(op), arguments.plain(op), arguments.taken(op)
+    if len(every) + len(made) > MOST:
+        raise ValueError(f"{op}: torch allows {MOST} arguments of an op, got {len(every)} and {len(made)} outputs")
     written = ", ".join(f"Tensor({letter}!) {name}" for letter, (name, *_) in zip("abcdefgh", made))
     returned = "Tensor" if len(made) == 1 else f"({', '.join(['Tensor'] * len(made))})"
     for views, rows in (("", plain), ("views", every))[: 1 + (plain != every)]:
