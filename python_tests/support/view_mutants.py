@@ -203,10 +203,10 @@ TRITON = {  # name: (file, its text, the mutant's text, the test that fails)
         "views.ids) + 0 * number",
         in_triton(flat),
     ),
-    "the prompt's tokens of the next word": (
+    "the prompt's bits one further": (
         TRITON_PENALTIES,
-        "bits = tl.load(marks + v // 32,",
-        "bits = tl.load(marks + (v + 1) // 32,",
+        "(count != 0) | ((bits >> (v % 32)",
+        "(count != 0) | ((bits >> ((v + 1) % 32)",
         in_triton(flat),
     ),
     "the bias of another position": (
