@@ -69,17 +69,15 @@ struct UsedList {
 
 // A table of used ids, all below H. A negative count is invalid.
 struct UsedTable {
-  const int32_t* counts = nullptr;
-  const uint32_t* prompt_bits = nullptr;
-  int H = 0;
+  const int32_t* counts;
+  const uint32_t* prompt_bits;
+  int H;
 
-  UsedTable() = default;
   // Table s of the penalties, with s in [0, S), cut to the ids below V
   SPECDEC_HD UsedTable(const Penalties& p, int64_t s, int64_t V)
       : counts(p.counts + s * p.counts_stride),
         prompt_bits(p.prompt_bits + s * p.bits_stride),
         H(int(p.H < V ? p.H : V)) {}
-  SPECDEC_HD explicit operator bool() const { return counts != nullptr; }
   SPECDEC_HD int32_t count(int v) const { return v < H ? counts[v] : 0; }
   SPECDEC_HD bool uses(int v) const { return v < H && (counts[v] != 0 || prompt_bits[v / 32] >> v % 32 & 1); }
 };

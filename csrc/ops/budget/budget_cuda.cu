@@ -2,23 +2,19 @@
 // One launch of one block, since every slot competes with every other. It needs no memory but the result.
 #include <torch/csrc/stable/library.h>
 
-#include "../../cuda/thread_block.cuh"
+#include "../../cuda/block_lanes.cuh"
 #include "budget_op.h"
 
 namespace specdec {
 namespace {
 
-struct BlockLanes {
-  static constexpr int kWidth = kThreads;
-  SPECDEC_DEVICE int lane() const { return int(threadIdx.x); }
-  SPECDEC_DEVICE void sync() const { __syncthreads(); }
+struct Lanes : BlockLanes {
   SPECDEC_DEVICE void add(int* count) const { atomicAdd(count, 1); }
-  SPECDEC_DEVICE Prefix<int> scan(int x) const { return block_scan(x); }
 };
 
 __global__ void __launch_bounds__(kThreads) spread_budget(const Budget a) {
   __shared__ SlotSearch search;
-  spread(a, search, BlockLanes());
+  spread(a, search, Lanes());
 }
 
 void run(const Budget& a, const Tensor& like) {

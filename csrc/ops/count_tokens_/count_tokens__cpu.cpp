@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "../../binding/cpu_op.h"
+#include "../../cpu/one_lane.h"
 #include "../../cpu/threads.h"
 #include "count_tokens__op.h"
 
@@ -10,14 +11,7 @@ namespace specdec {
 namespace {
 
 // The lists and their indices have been checked.
-struct OneLane {
-  static constexpr int kWidth = 1;
-  struct Sums {
-    int before, total;
-  };
-  int lane() const { return 0; }
-  void sync() const {}
-  Sums scan(int x) const { return {0, x}; }
+struct Lane : OneLane {
   int min(int x) const { return x; }
   int ids_in(const UsedList& list) const {
     return int(std::partition_point(list.ids, list.ids + list.H, [](int32_t id) { return id >= 0; }) - list.ids);
@@ -29,7 +23,7 @@ struct OneLane {
 void run(const CountTokens& a, const Tensor&) {
   parallel_for(0, a.B, 1 + 16384 / (a.H + 8 * a.n + 1), [&](int64_t begin, int64_t end) {
     const auto step = std::make_unique<StepTokens>();
-    for (int64_t b = begin; b < end; ++b) a.status[b] = count_tokens(a, b, *step, OneLane());
+    for (int64_t b = begin; b < end; ++b) a.status[b] = count_tokens(a, b, *step, Lane());
   });
 }
 

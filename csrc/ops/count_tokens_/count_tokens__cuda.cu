@@ -2,6 +2,7 @@
 // One launch, a block per request. It needs no memory but the lists.
 #include <torch/csrc/stable/library.h>
 
+#include "../../cuda/block_lanes.cuh"
 #include "../../cuda/launch.h"
 #include "../../cuda/used_list.cuh"
 #include "count_tokens__op.h"
@@ -9,11 +10,7 @@
 namespace specdec {
 namespace {
 
-struct BlockLanes {
-  static constexpr int kWidth = kThreads;
-  SPECDEC_DEVICE int lane() const { return int(threadIdx.x); }
-  SPECDEC_DEVICE void sync() const { __syncthreads(); }
-  SPECDEC_DEVICE Prefix<int> scan(int x) const { return block_scan(x); }
+struct Lanes : BlockLanes {
   SPECDEC_DEVICE int min(int x) const { return block_min(x); }
   SPECDEC_DEVICE int ids_in(const UsedList& list) const { return specdec::ids_in(list); }
   SPECDEC_DEVICE int place_in(const int32_t* ids, int n, int32_t v) const { return specdec::place_in(ids, n, v); }
@@ -28,7 +25,7 @@ struct BlockLanes {
 
 __global__ void __launch_bounds__(kThreads) count(const CountTokens a) {
   __shared__ StepTokens step;
-  const int32_t status = count_tokens(a, blockIdx.x, step, BlockLanes());
+  const int32_t status = count_tokens(a, blockIdx.x, step, Lanes());
   if (threadIdx.x == 0) a.status[blockIdx.x] = status;
 }
 
