@@ -28,6 +28,7 @@ TYPES: dict[str, tuple[str, tuple[str, ...]]] = {  # the type in the schema, and
     "integers": ("Tensor", INTEGERS),
     **{dtype: ("Tensor", (dtype,)) for dtype in ("int64", "int32", "float32", "float64")},
     "ids or bits": ("Tensor", ("int32", "uint32")),
+    "ids or map": ("Tensor", (*INTEGERS, "uint32")),  # uint32: VocabMap.packed
     "int32, written": ("Tensor", ("int32",)),  # the op writes to it
     "number": ("SymInt", ()),
     "code": ("int", ()),  # the public function takes a word, or a number that is not a size
@@ -74,10 +75,11 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_n_sigma", "numbers")
 SIDE = ("logits", *SAMPLING, "stats", "kind", "row")
 
 
-def _side(public, logits, rows, V, per="row", takes=SIDE, row="", optional=False, stats="optional"):
+def _side(public, logits, rows, V, per="row", takes=SIDE, row="", optional=False, stats="optional", ids=False):
     """Yield the arguments of one side: the fields of Rows that the op takes (`takes`).
 
-    rows: the dimensions before V. stats: "optional", or "made" by the public function if they are not given."""
+    rows: the dimensions before V. stats: "optional", or "made" by the public function if they are not given. ids:
+    whether _ids() adds those of the entries."""
     prefix = logits.removesuffix("logits") if logits.endswith("logits") else f"{logits}_"
     each = f"{LEADS[per]} | 1"
     fields = {
@@ -92,8 +94,14 @@ def _side(public, logits, rows, V, per="row", takes=SIDE, row="", optional=False
         name = "" if field not in takes else logits if field == "logits" else prefix + field
         if field != "numbers" or name:
             yield fields[field]._replace(name=name, public="" if field == "numbers" else f"{public}.{field}")
-    for view in ("penalties", "bias", "allowed"):  # their parts: _views()
+    for view in ("penalties", "bias", "allowed", *("ids", "vocab_map") * (not ids)):  # their parts: _views()
         yield Argument("", "float32", optional=True, public=f"{public}.{view}")
+
+
+def _ids(side, prefix, rows, per, is_view=True):
+    shape = _ending(rows, "k") + " | P"  # P = 3 Vd + V + 1
+    yield Argument(f"{prefix}ids", "ids or map", shape, per, True, f"{side}.ids", is_view=is_view)
+    yield Argument("", "ids or map", "", "all", True, f"{side}.vocab_map")
 
 
 def _views(side, per, prefix="", positions=()):
@@ -123,8 +131,8 @@ def _rows(*takes, **how):
     return _side("rows", "logits", "N", "V", takes=("logits", *takes), **how)
 
 
-def _pair(side, V):
-    return _side(side, side, "N", V, takes=("logits", "stats"))
+def _pair(side, V, **how):
+    return _side(side, side, "N", V, takes=("logits", "stats"), **how)
 
 
 def _randomness(per, uniforms):
@@ -144,6 +152,8 @@ def _rule(alpha):
 
 
 _OF_ROWS = (Argument("num_rows", "integers", "1", "count", True), *_views("rows", "row"))
+_OF_DRAFTS = (*_OF_ROWS, *_ids("rows", "", "N", "row"))
+_DRAFT_ROWS, _DRAFT_NODES = "B, G | D | B, G+1 | R | Nq | Sq, Kq", "B, N | B, Mq"
 _LAST = (
     Argument("num_requests", "integers", "1", "count", True),
     Argument("", "flag", public="require_exact"),
@@ -165,12 +175,15 @@ TABLE: dict[str, tuple[Argument, ...]] = {
         *(Argument(x, "integers", "B", "request", True) for x in ("num_tokens", "row")),
     ),
     "residual": (Argument("p", "rows", "N, V", "row"), Argument("q", "rows or ids", "N, Vq | N", "row"), _OF_ROWS[0]),
-    "row_gap": (*_pair("p", "V"), *_pair("q", "Vq")),
-    "kseq_rho": (*_pair("p", "V"), *_pair("q", "Vq"), Argument("k", "integers", "N | 1", "row")),
-    "row_stats": (*_rows(*SAMPLING), *_OF_ROWS),
+    "row_gap": (*_pair("p", "V"), *_pair("q", "Vq", ids=True), *_ids("q", "q_", "N", "row", False)),
+    "kseq_rho": (
+        *_pair("p", "V"), *_pair("q", "Vq", ids=True), Argument("k", "integers", "N | 1", "row"),
+        *_ids("q", "q_", "N", "row", False),
+    ),
+    "row_stats": (*_rows(*SAMPLING, ids=True), *_OF_DRAFTS),
     "sample": (
-        *_rows(*SAMPLING, "stats"),
-        Argument("k", "number"), Argument("replacement", "flag"), *_randomness("row", "N, k"), *_OF_ROWS,
+        *_rows(*SAMPLING, "stats", ids=True),
+        Argument("k", "number"), Argument("replacement", "flag"), *_randomness("row", "N, k"), *_OF_DRAFTS,
     ),
     "top_logprobs": (
         *_rows("stats", stats="made"), Argument("k", "number"), Argument("tokens", "integers", "N, m", "row", True),
@@ -196,14 +209,14 @@ TABLE: dict[str, tuple[Argument, ...]] = {
         *_side("target", "target_logits", "B, G+1 | R | B, G | D | N | S, K", "V", "request",
                row="B, G+1 | R | B, G | D"),
         Argument("draft_tokens", "integers", "B, G | D", "request"),
-        *_side("draft", "draft_logits", "B, G | D | B, G+1 | R | Nq | Sq, Kq", "Vq", "request",
-               row="B, G | D | B, G+1 | R", optional=True),
+        *_side("draft", "draft_logits", _DRAFT_ROWS, "Vq", "request", row="B, G | D | B, G+1 | R", optional=True,
+               ids=True),
         Argument("cu_draft", "integers", "B+1", "whole", True), Argument("max_draft", "number"),
         Argument("bonus_tokens", "integers", "B | B, 1", "request", True), Argument("method", "code"),
         *_rule("B | 1 | B, 2 | 1, 2 | B, G | B, G, 1 | B, G, 2 | 1, G, 1 | 1, G, 2"),
         *_randomness("request", "B, G+1"), *_LAST,
         *_views("target", "request", "target_", ("B, G+1", "R")),
-        *_views("draft", "request", "draft_", ("B, G+1", "R")),
+        *_views("draft", "request", "draft_", ("B, G+1", "R")), *_ids("draft", "draft_", _DRAFT_ROWS, "request"),
     ),
     "verify_tree": (
         Argument("parents", "integers", "B, N | N", "request", public="tree.0"),
@@ -212,10 +225,11 @@ TABLE: dict[str, tuple[Argument, ...]] = {
         Argument("first_child", "integers", "B, N", "request", True, "links.0"),
         Argument("next_sibling", "integers", "B, N", "request", True, "links.1"),
         *_side("target", "target_logits", "B, N | B, M", "V", "request", row="B, N"),
-        *_side("draft", "draft_logits", "B, N | B, Mq", "Vq", "request", row="B, N", optional=True),
+        *_side("draft", "draft_logits", _DRAFT_NODES, "Vq", "request", row="B, N", optional=True, ids=True),
         Argument("method", "code"), Argument("max_depth", "number"),
         *_rule("B | 1 | B, 2 | 1, 2"), *_randomness("request", "B, N+1 | B, K*L+1"), *_LAST,
         *_views("target", "request", "target_", ("B, N",)), *_views("draft", "request", "draft_", ("B, N",)),
+        *_ids("draft", "draft_", _DRAFT_NODES, "request"),
     ),
 }  # fmt: skip
 TABLE = {op: tuple(x._replace(public=x.name) if x.public == "=" else x for x in rows) for op, rows in TABLE.items()}
