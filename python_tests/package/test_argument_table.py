@@ -11,6 +11,7 @@ from support.argument_copies import READERS
 import specdec_kernels as sk
 from build_tools import schema
 from specdec_kernels import arguments, registry
+from specdec_kernels.argument_picker import picker
 from specdec_kernels.arguments import LEADS, TABLE, TYPES, Argument
 from specdec_kernels.ops._fake import fake
 from tools.docs import ops_page
@@ -133,10 +134,10 @@ def test_triton_refuses_what_its_function_does_not_name(change, monkeypatch, row
 
 
 def test_the_fields_of_a_side_follow_one_another():
-    pick = arguments.picker("row_gap", [("q", "q_stats"), "p"])
+    pick = picker("row_gap", [("q", "q_stats"), "p"])
     assert pick(("p", 1, "q")) == (("q", None), "p")
     with pytest.raises(ValueError, match="row_gap: p, q must follow one another"):
-        arguments.picker("row_gap", [("p", "q")])
+        picker("row_gap", [("p", "q")])
 
 
 def test_which_arguments_do_not_run_everywhere():
