@@ -30,7 +30,8 @@ inline EntryIds sorted_ids(const Op& op, Name name, const Ints& ids, int64_t k, 
     return a.id != b.id ? a.id < b.id : a.at < b.at;
   };
   if (!std::is_sorted(places, places + row.n, before)) std::sort(places, places + row.n, before);
-  for (int64_t j = 1; j < row.n; ++j) row.repeats |= places[j].id == places[j - 1].id;
+  for (int64_t j = 1; j < row.n; ++j)
+    row.repeats |= places[j].id == places[j - 1].id, row.ascends &= places[j].at > places[j - 1].at;
   if (row.n > 0) row.end = places[row.n - 1].id + 1;
   return row;
 }
@@ -43,15 +44,17 @@ inline EntryIds ids_of_map(const Op& op, Name name, const int32_t* numbers, int6
   row.places = reinterpret_cast<const EntryIds::Place*>(numbers);
   row.ids = {table, 1, false}, row.k = Vd, row.n = numbers[3 * Vd + V];
   check(row.n >= 0 && row.n <= Vd, op, name, wanted);
-  bool good = true;
-  for (int64_t j = 0; j < row.n; ++j) {
-    const auto [id, at] = row.places[j];
-    good &= id >= 0 && id < V && at >= 0 && at < Vd && table[at < 0 || at >= Vd ? 0 : at] == id;
-    if (j == 0) continue;
-    good &= row.places[j - 1].id <= id;
-    row.repeats |= row.places[j - 1].id == id;
+  const EntryIds::Place* const places = row.places;  // loops without branches are vectorised
+  uint32_t good = 1, differ = 1, ascend = 1;
+  for (int64_t j = 0; j < row.n; ++j)
+    good &= uint32_t(uint32_t(places[j].id) < uint32_t(V)) & uint32_t(uint32_t(places[j].at) < uint32_t(Vd));
+  for (int64_t j = 1; j < row.n; ++j) {
+    good &= uint32_t(places[j - 1].id <= places[j].id);
+    differ &= uint32_t(places[j - 1].id != places[j].id);
+    ascend &= uint32_t(places[j - 1].at < places[j].at);
   }
-  for (int64_t j = 0; j < Vd; ++j) good &= table[j] < V;
+  for (int64_t j = 0; j < Vd; ++j) good &= uint32_t(table[j] < V);
+  row.repeats = !differ, row.ascends = ascend;
   check(good, op, name, wanted);
   if (row.n > 0) row.end = row.places[row.n - 1].id + 1;
   return row;

@@ -22,6 +22,7 @@ struct EntryIds {
   Ints ids;              // [k]: the id of each entry; one outside [0, kIdsEnd) is none
   int64_t end = 1;       // the largest id + 1
   bool repeats = false;  // whether two entries have the same id
+  bool ascends = true;   // whether the places ascend with the ids
 
   template <class F>
   void for_places(int64_t v, const F& f) const {

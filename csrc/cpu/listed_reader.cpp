@@ -2,6 +2,7 @@
 #include "listed_reader.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 namespace specdec {
@@ -27,8 +28,9 @@ ListedReader::Places ListedReader::places(const EntryIds& ids, int64_t begin, in
   const Place* first = ids.places + std::min(near, ids.n);
   if ((first > ids.places && !below(first[-1], begin)) || (first < all && below(*first, begin)))
     first = std::lower_bound(ids.places, all, begin, below);
-  const Place* last = first;
-  while (last < all && last->id < end) ++last;
+  int64_t step = 1;  // doubles until it is beyond the last place
+  while (step < all - first && below(first[step - 1], end)) step *= 2;
+  const Place* const last = std::lower_bound(first + step / 2, first + std::min(step, all - first), end, below);
   near = last - ids.places;
   return {first, last};
 }
@@ -54,24 +56,45 @@ const float* ListedReader::chunk(const Row& row, int64_t c, int m, int n, float 
   return buf;
 }
 
-bool ListedReader::probs(const Dist& d, int64_t c, int n, float* out) const {
+// Writes the entries at m places to buf [padded(m)], then -inf. Returns them in place if they are neighbours in memory.
+Entries ListedReader::gather(const Row& row, const Place* places, int m, float* buf) const {
+  const int64_t at = places[0].at;
+  const int size = row.dtype == kFloat32 ? 4 : 2;
+  const char* const data = static_cast<const char*>(row.pointer());
+  std::fill(buf + m, buf + padded(m), -HUGE_VALF);
+  if (row.view) {
+    for (int j = 0; j < m; ++j) buf[j] = entry(row, places[j].at, places[j].id);
+  } else if (row.ids->ascends && places[m - 1].at == at + m - 1 && at + padded(m) <= row.ids->k) {
+    return {data + at * size, row.dtype};
+  } else if (row.dtype == kFloat32) {
+    for (int j = 0; j < m; ++j) buf[j] = reinterpret_cast<const float*>(data)[places[j].at];
+  } else if (row.dtype == kBFloat16) {
+    for (int j = 0; j < m; ++j)
+      buf[j] = std::bit_cast<float>(uint32_t(reinterpret_cast<const uint16_t*>(data)[places[j].at]) << 16);
+  } else {
+    for (int j = 0; j < m; ++j) buf[j] = number_at(data, kFloat16, places[j].at);
+  }
+  return {buf, buf};
+}
+
+void ListedReader::probs(const Dist& d, int64_t c, int n, float* out) const {
   std::fill(out, out + padded(n), 0.0f);
+  out -= c * kChunk;
   Places left = places(*d.row.ids, c * kChunk, c * kChunk + n);
-  const bool any = left.size() > 0;
   while (left.size() > 0) {
-    alignas(64) float z[kChunk];
+    alignas(64) float w[kChunk];
     const int m = int(std::min<int64_t>(left.size(), kChunk));
-    for (int j = 0; j < m; ++j) z[j] = entry(d.row, left.first[j].at, left.first[j].id);
-    if (d.kind == Kind::kProbs) {
-      for (int j = 0; j < m; ++j) z[j] = clean_prob(z[j]);
-    } else {
-      std::fill(z + m, z + padded(m), -HUGE_VALF);
-      kernels_.probs({z, z}, m, d.stats, z);
-    }
-    for (int j = 0; j < m; ++j) out[left.first[j].id - c * kChunk] += z[j];
+    const Entries z = gather(d.row, left.first, m, w);
+    if (d.kind == Kind::kProbs)
+      for (int j = 0; j < m; ++j) w[j] = clean_prob(number_at(z.data, z.dtype, j));
+    else
+      kernels_.probs(z, m, d.stats, w);
+    if (d.row.ids->repeats)
+      for (int j = 0; j < m; ++j) out[left.first[j].id] += w[j];
+    else
+      for (int j = 0; j < m; ++j) out[left.first[j].id] = w[j];
     left.first += m;
   }
-  return any;
 }
 
 }  // namespace specdec

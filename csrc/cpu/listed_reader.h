@@ -42,11 +42,14 @@ class ListedReader {
   // if entries add up as they are, else -inf.
   const float* chunk(const Row& row, int64_t c, int m, int n, float pad, float* buf) const;
 
-  // The same as probabilities of d, 0 beyond the row; a probability row's as in clean_prob(). Returns whether any id of
-  // the chunk has an entry.
-  bool probs(const Dist& d, int64_t c, int n, float* out) const;
+  // Whether any id of chunk c has an entry
+  static bool reaches(const EntryIds& ids, int64_t c) { return places(ids, c * kChunk, (c + 1) * kChunk).size() > 0; }
+  // Chunk c as probabilities of d, 0 beyond the row; a probability row's as in clean_prob()
+  void probs(const Dist& d, int64_t c, int n, float* out) const;
 
  private:
+  Entries gather(const Row& row, const Place* places, int m, float* buf) const;
+
   const RowKernels& kernels_ = rows();
 };
 

@@ -66,7 +66,8 @@ float CpuExecutor::plain_weights(const Dist& p, int64_t c, float* w) const {
   const int n = chunk_size(p.row.V, c);
   float sum;
   if (p.row.by_id) {
-    if (!reader_.listed.probs(p, c, n, w)) return 0;
+    if (!reader_.listed.reaches(*p.row.ids, c)) return 0;
+    reader_.listed.probs(p, c, n, w);
     if (p.kind == Kind::kProbs && rows_.chunk_max(w, padded(n), nullptr).bad) return NAN;
     sum = rows_.clean(w, n, w);
   } else if (p.kind == Kind::kLogits) {
@@ -123,6 +124,8 @@ float CpuExecutor::weights(const Residual& residual, int64_t c, float* w) const 
       continue;
     }
     if (begin >= subtraction.q.row.V) continue;
+    // Nothing is subtracted here. Before other subtractions, the factor must still be applied by itself.
+    if (subtraction.q.row.by_id && j + 1 == residual.n && !ListedReader::reaches(*subtraction.q.row.ids, c)) continue;
     float buf[kChunk];
     const float* q = probs(subtraction.q, removed_by(residual.subtractions, j), c, n, buf);
     sum = std::isnan(sum) ? sum : rows_.subtract(w, q, n, factor, subtraction.s, subtraction.cap);

@@ -15,7 +15,8 @@ double CpuExecutor::entropy(const Dist& d) const {
     if (d.row.repeats()) {
       const int n = chunk_size(d.row.V, c);
       float p[kChunk];
-      return reader_.listed.probs(d, c, n, p) ? rows_.prob_entropy(p, n) : 0;
+      reader_.listed.probs(d, c, n, p);
+      return rows_.prob_entropy(p, n);
     }
     if (logits && has_peaks(d.row) && max_[c] < d.stats.cutoff) return 0.0f;
     const int n = chunk_size(d.row.V, c);
