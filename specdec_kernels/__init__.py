@@ -18,6 +18,7 @@ from specdec_kernels.ops.row_stats import row_stats as row_stats
 from specdec_kernels.allowed import Allowed as Allowed
 from specdec_kernels.bias import Bias as Bias
 from specdec_kernels.penalties import Penalties as Penalties, history as history
+from specdec_kernels.vocab_map import VocabMap as VocabMap, vocab_map as vocab_map
 from specdec_kernels.rows import Rows as Rows
 from specdec_kernels.ops.row_topw import RowTopwOutput as RowTopwOutput, row_topw as row_topw
 from specdec_kernels.ops.sample import SampleOutput as SampleOutput, sample as sample

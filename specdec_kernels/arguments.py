@@ -12,9 +12,7 @@ sum(g_b) where drafts are ragged, K drafts of L levels. [N, V] and [S, K, V] are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from functools import cache
-from operator import itemgetter
 from typing import NamedTuple
 
 ROW_DTYPES = ("float32", "bfloat16", "float16")  # in the order of csrc's DType
@@ -277,27 +275,6 @@ def called(op: str) -> dict[str, str]:
 def plain(op: str) -> tuple[Argument, ...]:
     """Return the arguments of a call without views: the first ones of taken()."""
     return tuple(x for x in taken(op) if not x.is_view)
-
-
-def picker(op: str, names: Iterable[str | tuple[str, ...]]) -> Callable[[tuple], tuple]:
-    """Return a function that picks the named arguments, in this order, from those of a call of the op.
-
-    The call's last arguments may be missing. A tuple of names, which must be adjacent in the table, gives a tuple."""
-    known, defaults = [x.name for x in taken(op)], tuple(x.default for x in taken(op))
-
-    def place(name):
-        if isinstance(name, str):
-            return known.index(name)
-        first = known.index(name[0])
-        if tuple(known[first : first + len(name)]) != name:
-            raise ValueError(f"{op}: {', '.join(name)} must follow one another in the table of arguments")
-        return slice(first, first + len(name))
-
-    places = [place(name) for name in names]
-    if len(places) == 1:  # an itemgetter of one index returns no tuple
-        places = [slice(places[0], places[0] + 1)]
-    get = itemgetter(*places)
-    return lambda given: get(given + defaults[len(given) :])
 
 
 @cache

@@ -10,6 +10,7 @@ import torch
 from specdec_kernels.allowed import Allowed
 from specdec_kernels.bias import Bias
 from specdec_kernels.penalties import Penalties
+from specdec_kernels.vocab_map import VocabMap
 
 
 class Rows(NamedTuple):
@@ -41,6 +42,12 @@ class Rows(NamedTuple):
         penalties: ``Penalties`` on tokens that were used before.
         bias: ``Bias``, values that are added to some logits.
         allowed: ``Allowed``, masks of the ids that may be sampled.
+        ids: int32 or int64, of the shape of ``logits``, [..., k]: the rows are sparse, and entry j stands for the token
+            id ids[..., j]. The ids are in any order and below 2^24. A negative id is a pad: its entry is not used. On
+            the draft side only. An id of 2^24 or more raises on the CPU, and is a pad on a GPU.
+        vocab_map: ``VocabMap``, for a draft with a vocabulary of its own: entry j stands for the target id that the map
+            gives for draft id j. With ``ids`` too, those are draft ids; the call looks up their target ids, in a few
+            small launches. On the draft side only.
 
     An op applies, in this order: bias, penalties, mask, temperature, top-n-sigma, min-p, top-k, then top-p over what is
     left. Each filter is exact, without sorting the vocabulary. Ties at a cutoff all stay. Filters do not change greedy
@@ -48,6 +55,11 @@ class Rows(NamedTuple):
 
     Stats of a row are those after its bias, penalties and mask, and do not replace them: pass them with the stats.
     ``row_gap``, ``kseq_rho`` and ``stack_rows`` raise if a side has one of the three.
+
+    Rows with ``ids`` or ``vocab_map`` are distributions over target ids. Temperature and filters act on their k entries
+    one by one. The probabilities of entries with the same id then add up, and an id without an entry has none. Views
+    name target ids too, as do drafted tokens and everything that an op returns. Rows of probabilities are used as they
+    are, not divided by their sum.
 
     Example:
         >>> z = torch.tensor([[5.0, 3.0, 2.0]]).log()
@@ -67,3 +79,5 @@ class Rows(NamedTuple):
     penalties: Penalties | None = None
     bias: Bias | None = None
     allowed: Allowed | None = None
+    ids: torch.Tensor | None = None
+    vocab_map: VocabMap | None = None

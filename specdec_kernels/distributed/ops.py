@@ -15,7 +15,7 @@ from specdec_kernels.distributed.agreement import agree
 from specdec_kernels.distributed.collectives import gather
 from specdec_kernels.distributed.shards import Shards, slices
 from specdec_kernels.distributed.whole_rows import call_on_whole_rows, check, logits_of, with_logits
-from specdec_kernels.ops._rows import of_stats
+from specdec_kernels.ops import _rows as _of_rows
 from specdec_kernels.registry import CHUNK, MAX_VOCABULARY
 from specdec_kernels.rows import Rows
 
@@ -31,7 +31,7 @@ _DOC = """``specdec_kernels.{op}`` on rows that are split over the ranks of a pr
         Everything else: as for ``specdec_kernels.{op}``.
 
     Raises:
-        The errors of ``specdec_kernels.{op}``, on every rank.
+        The errors of ``specdec_kernels.{op}``, on every rank. ValueError: rows with ``ids`` or ``vocab_map``.
         RuntimeError: on every rank, if one of them gives a different argument (which is named), cannot make the call,
         or is gone (then within the process group's timeout).
         NotImplementedError: if ``exchange`` is "chunks" and the rows are not on the CPU.
@@ -73,7 +73,7 @@ def _over_ranks(function: Callable, target: str, draft: str | None, example: str
             arguments.update({name: with_logits(arguments[name], rows) for name, (_, rows) in kept.items()})
             found = _rounds(op, shards, first, lambda: function(*bound.args, **bound.kwargs))
         if isinstance(found, whole.SampleOutput):
-            return found._replace(rows=of_stats(arguments[target], mine, found.rows.stats))
+            return found._replace(rows=_of_rows.of_stats(arguments[target], mine, found.rows.stats))
         return found if out is None else type(found)(*map(torch.Tensor.copy_, out, found))
 
     rows = target if draft is None else f"{target} (and {draft}, where draft_shards are given)"
@@ -101,6 +101,11 @@ def _problem(function, arguments, sides, exchange) -> Exception | None:
         if not isinstance(rows, torch.Tensor):
             where, kinds = (f"{name}.logits", "") if isinstance(arguments[name], Rows) else (name, " or Rows")
             return TypeError(f"{op}: {where} must be a torch.Tensor{kinds}, got {type(rows).__name__}")
+        if isinstance(arguments[name], Rows):
+            try:
+                _of_rows.refuse(op, name, arguments[name], *_of_rows.IDS)
+            except ValueError as error:
+                return error
         name = f"{name}.logits"
         if exchange == "chunks" and rows.device.type != "cpu":
             return NotImplementedError(f"{op}: {name} must be on the CPU where exchange is 'chunks', got {rows.device}")

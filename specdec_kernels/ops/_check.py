@@ -81,6 +81,18 @@ def tensor(op: str, name: str, x: Any) -> torch.Tensor:
     return x
 
 
+def dtype(op: str, name: str, x: Any, *dtypes: torch.dtype) -> torch.Tensor:
+    """Check that x is a tensor of one of these dtypes."""
+    if tensor(op, name, x).dtype not in dtypes:
+        wanted, came = (" or ".join(str(d).removeprefix("torch.") for d in y) for y in (dtypes, (x.dtype,)))
+        raise ValueError(f"{op}: {name} must be {wanted}, got {came}")
+    return x
+
+
+def integers(op: str, name: str, x: Any) -> torch.Tensor:
+    return dtype(op, name, x, torch.int32, torch.int64)
+
+
 def contiguous(x: Any) -> Any:
     """Return x contiguous, for ops that take no strides. The op refuses anything that is not such a tensor."""
     return x.contiguous() if isinstance(x, torch.Tensor) and x.layout is torch.strided else x

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from specdec_kernels.arguments import picker
+from specdec_kernels.argument_picker import picker
 
 
 def fake(op: str) -> Callable[[Callable], Callable]:

@@ -8,25 +8,26 @@ from specdec_kernels.ops import _check, _rows
 
 
 def sides(op, p, q):
-    """Each side's rows and their stats, given or made; None for probabilities."""
+    """Each side's rows and their stats, given or made, None for probabilities; and what ids() returns of q's."""
     p, q = _rows.of_either(op, "p", p), _rows.of_either(op, "q", q)
     for name, side in (("p", p), ("q", q)):
         _check_fields(op, name, side)
     if p.kind != q.kind:
         raise ValueError(f"{op}: p.kind and q.kind must be the same, got {p.kind!r} and {q.kind!r}")
+    _rows.refuse(op, "p", p, *_rows.IDS)
+    ids = _rows.ids(op, "q", q)
     if p.kind == "probs":
-        return p.logits, None, q.logits, None
-    return p.logits, _stats(op, "p", p), q.logits, _stats(op, "q", q)
+        return p.logits, None, q.logits, None, ids
+    return p.logits, _stats(op, "p", p), q.logits, _stats(op, "q", q, ids), ids
 
 
-def _stats(op, name, side):
-    return _rows.stats_of(op, name, side.logits, _rows.sampling(op, name, side), _check.contiguous(side.stats))
+def _stats(op, name, side, ids=()):
+    sampling = _rows.sampling(op, name, side)
+    return _rows.stats_of(op, name, side.logits, sampling, _check.contiguous(side.stats), ids=ids)
 
 
 def _check_fields(op, name, side):
-    _rows.no_views(op, name, side)
-    if side.row is not None:
-        raise ValueError(f"{op}: {name}.row must be None, got a tensor")
+    _rows.refuse(op, name, side, *_rows.VIEWS, "row")
     if side.kind == "probs" and (side.stats is not None or _rows.samples(side)):
         raise ValueError(f"{op}: {name}.stats and sampling parameters need {name}.kind='logits', got 'probs'")
     _rows.check_either(op, name, side)

@@ -14,10 +14,13 @@ from specdec_kernels.ops import _call, _check
 from specdec_kernels.penalties import Penalties
 from specdec_kernels.registry import NOT_GIVEN, ROW_KINDS, SAMPLING
 from specdec_kernels.rows import Rows
+from specdec_kernels.vocab_map import VocabMap
 
 row_stats = _call.op("row_stats")
 _NO_SAMPLING = (None,) * 6
 NO_PENALTIES, NO_BIAS, NO_MASK = (None,) * 7, (None,) * 3, (None,) * 2
+_NO_VIEWS = (*NO_PENALTIES, *NO_BIAS, *NO_MASK, None)  # of an op that is told the windows
+VIEWS, IDS = ("penalties", "bias", "allowed"), ("ids", "vocab_map")  # fields of Rows
 _PARAMETERS = tuple(SAMPLING)
 _MOST = 1e300  # of a number that C++ refuses, since it is no float32; NOT_GIVEN stands for none
 
@@ -60,12 +63,36 @@ def samples(rows: Rows) -> bool:
     return not (rows.temperature is rows.top_k is rows.top_p is rows.min_p is rows.top_n_sigma is None)
 
 
-def no_views(op: str, name: str, rows: Rows) -> None:
-    """Raises where an op that does not serve them is given views."""
-    for field in ("penalties", "bias", "allowed"):
-        view = getattr(rows, field)
-        if view is not None:
-            raise ValueError(f"{op}: {name}.{field} must be None, got {type(view).__name__}")
+def refuse(op: str, name: str, rows: Rows, *fields: str) -> None:
+    """Raise if a field that an op does not serve is given."""
+    for field in fields:
+        value = getattr(rows, field)
+        if value is not None:
+            came = "a tensor" if isinstance(value, torch.Tensor) else type(value).__name__
+            raise ValueError(f"{op}: {name}.{field} must be None, got {came}")
+
+
+def ids(op: str, name: str, x: Rows) -> tuple:
+    """Return the ids of a side's entries as an op takes them, its last argument; nothing if none are given."""
+    if x.ids is None and x.vocab_map is None:
+        return ()
+    if x.ids is not None:
+        _check.integers(op, f"{name}.ids", x.ids)
+        if x.vocab_map is None:
+            return (x.ids,)
+    if not isinstance(x.vocab_map, VocabMap):
+        came = type(x.vocab_map).__name__
+        raise TypeError(f"{op}: {name}.vocab_map must be a VocabMap, which sk.vocab_map makes, got {came}")
+    packed = _check.tensor(op, f"{name}.vocab_map.packed", x.vocab_map.packed)
+    if x.ids is not None:
+        if x.ids.device != packed.device:
+            raise ValueError(f"{op}: {name}.vocab_map must be on {x.ids.device}, got {packed.device}")
+        return (x.vocab_map.target_ids(x.ids),)
+    Vq = x.logits.size(-1) if x.logits.dim() else 0
+    if x.vocab_map.table.size(0) != Vq:
+        got = x.vocab_map.table.size(0)
+        raise ValueError(f"{op}: {name}.vocab_map must be of Vq={Vq} ids, as {name}.logits, got a map of {got}")
+    return (packed.view(torch.uint32),)
 
 
 def views(op: str, name: str, x: Rows, drafted: bool, positions: Callable = lambda: None) -> tuple:
@@ -144,30 +171,28 @@ def _marks(op: str, name: str, given: Penalties) -> Any:
     return bits.view(torch.uint32)
 
 
-def of_logits(op: str, name: str, x: Any, *, stats: bool = True, row: bool = False) -> tuple:
+def of_logits(op: str, name: str, x: Any, *, stats: bool = True, row: bool = False, takes_ids: bool = False) -> tuple:
     """Rows of logits [N, V] for an op that reads one row after another, taken apart: the logits, the six arguments of
-    sampling(), stats, row and the arguments of views."""
+    sampling(), stats, row and the arguments of views, which end with the ids of entries."""
     if not isinstance(x, Rows):
         return _tensor(op, name, x), _NO_SAMPLING, None, None, ()
     x = of(op, name, x)
     if not isinstance(x.kind, str) or x.kind != "logits":
         raise ValueError(f"{op}: {name}.kind must be 'logits', got {_check.shown(x.kind)}")
-    if x.row is not None and not row:
-        raise ValueError(f"{op}: {name}.row must be None, got a tensor")
-    of_views = views(op, name, x, drafted=True)
+    refuse(op, name, x, *("row",) * (not row), *("stats",) * (not stats), *IDS * (not takes_ids))
+    of_views, of_ids = views(op, name, x, drafted=True), ids(op, name, x)
+    if of_ids:
+        of_views = (*(of_views or _NO_VIEWS), *of_ids)
     if x.stats is None:
         return x.logits, sampling(op, name, x), None, x.row, of_views
-    if not stats:
-        raise ValueError(f"{op}: {name}.stats must be None, got a tensor")
     check_either(op, name, x)
     return x.logits, _NO_SAMPLING, _check.contiguous(x.stats), x.row, of_views
 
 
 def of_stats(rows: Rows | torch.Tensor, logits: torch.Tensor, stats: torch.Tensor | None) -> Rows:
-    """Logits with stats, seen as `rows` are."""
-    if not isinstance(rows, Rows):
-        return Rows(logits, stats=stats)
-    return Rows(logits, stats=stats, penalties=rows.penalties, bias=rows.bias, allowed=rows.allowed)
+    """Logits with stats; the views and the ids of entries are those of `rows`."""
+    kept = {name: getattr(rows, name) for name in VIEWS + IDS} if isinstance(rows, Rows) else {}
+    return Rows(logits, stats=stats, **kept)
 
 
 def check_either(op: str, name: str, rows: Rows) -> None:
@@ -207,11 +232,12 @@ def _number(op: str, name: str, kind: str, x: Any) -> float:
     return x
 
 
-def stats_of(op: str, name: str, logits, sampling, stats, num_rows=None, views=()) -> torch.Tensor:
-    """The stats of what of_logits() has taken apart, given or made; an error is the op's."""
+def stats_of(op: str, name: str, logits, sampling, stats, num_rows=None, views=(), ids=()) -> torch.Tensor:
+    """The stats of what of_logits() has taken apart, given or made; an error is the op's. ids: those of ids(), if views
+    have none."""
     if stats is not None:
         return stats
     try:
-        return row_stats(logits, *sampling, num_rows, *views)
+        return row_stats(logits, *sampling, num_rows, *(_NO_VIEWS if ids and not views else views), *ids)
     except _call.REFUSED as error:
         raise _call.renamed(error, ("row_stats: rows.", f"{op}: {name}."), ("row_stats: ", f"{op}: ")) from None

@@ -22,11 +22,16 @@ def flat(op, name, rows, by_rule):
 
 
 def views(op, target, draft, positions):
-    """Those of both sides, at the end of an op's arguments; nothing where neither has any. positions: a function that
-    returns their shape, None where they have one dimension."""
+    """Those of both sides, and the ids of the draft's entries: the end of an op's arguments. Nothing where neither side
+    has any. positions: a function that returns their shape, None where they have one dimension."""
+    _rows.refuse(op, "target", target, *_rows.IDS)
     of_target = _rows.views(op, "target", target, False, positions)
-    of_draft = () if draft is None else _rows.views(op, "draft", draft, False, positions)
-    return (*(of_target or _NO_VIEWS), *of_draft) if of_target or of_draft else ()
+    of_draft, ids = (), ()
+    if draft is not None:
+        of_draft, ids = _rows.views(op, "draft", draft, False, positions), _rows.ids(op, "draft", draft)
+    if ids and not of_draft:
+        of_draft = _NO_VIEWS
+    return (*(of_target or _NO_VIEWS), *of_draft, *ids) if of_target or of_draft else ()
 
 
 def _code(op, name, rows, by_rule):

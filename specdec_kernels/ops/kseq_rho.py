@@ -30,7 +30,7 @@ def kseq_rho(p: Rows | torch.Tensor, q: Rows | torch.Tensor, k: int | torch.Tens
         p: [N, V] target rows, ``Rows`` or a tensor: logits, with their stats [N, 4] or the parameters they are sampled
             with, each a number or [N]; or probabilities (a negative one counts as 0, -inf too).
         q: [N, Vq] draft rows of the same kind (a missing entry has no mass; a probability outside [0, 1 + 1e-3] counts
-            as 0).
+            as 0). Sparse rows: ``ids`` [N, k] with entries [N, k]. Mapped ones: ``vocab_map``.
         k: the number of drafts, >= 1: an int, or [N] int32 / int64. In a tensor on a GPU less than 1 counts as 1.
 
     Returns:
@@ -51,11 +51,11 @@ def kseq_rho(p: Rows | torch.Tensor, q: Rows | torch.Tensor, k: int | torch.Tens
     there p is the draft's distribution and q the target's).
     """
     op = "kseq_rho"
-    p, p_stats, q, q_stats = _pair.sides(op, p, q)
+    *sides, ids = _pair.sides(op, p, q)
     if not isinstance(k, torch.Tensor):
         k = _check.integer(op, "k", k, 1, (1 << 63) - 1, ">= 1 and below 2^63", "an int or a tensor")
-        k = torch.full((1,), k, dtype=torch.int64, device=p.device)
-    return KSeqRhoOutput(*_kseq_rho(p, p_stats, q, q_stats, k))
+        k = torch.full((1,), k, dtype=torch.int64, device=sides[0].device)
+    return KSeqRhoOutput(*_kseq_rho(*sides, k, *ids))
 
 
 @fake("kseq_rho")

@@ -19,7 +19,8 @@ def row_stats(rows: Rows | torch.Tensor, *, num_rows: torch.Tensor | None = None
         rows: [N, V], ``Rows`` of logits with the parameters they are sampled with, each a number or [N]; a tensor is
             the rows as they are (T = 1, no filters). Neither stats nor ``row``. Penalties: [N] or numbers, lists [S, H]
             with ``penalties.row`` [N], ``penalties.drafted`` [N, n]. Bias: lists [S, I] with ``bias.row`` [N]. Masks:
-            [S, W] with ``allowed.row`` [N].
+            [S, W] with ``allowed.row`` [N]. Sparse draft rows: ``ids`` [N, k] with logits [N, k]. Mapped ones:
+            ``vocab_map``.
         num_rows: [1] int32 or int64 on the device, for padded buffers: rows from this index on are absent and not
             read. Below 0 it counts as 0, above N as N. None: all rows are present.
 
@@ -30,6 +31,8 @@ def row_stats(rows: Rows | torch.Tensor, *, num_rows: torch.Tensor | None = None
         A greedy row has scale = inf and its argmax (the lowest id on ties) in place of log_norm. A row with NaN, +inf
         or no finite entry has log_norm = NaN, one that is absent four zeros. In sums over a row a logit that weighs
         less than 2^-126 of the largest one weighs nothing. -0 and +0 are one logit: as cutoff or max a zero is +0.
+        The stats of a sparse or mapped row are those of its entries as a row [k], where an entry without an id is
+        -inf; a greedy row has the target id of its first largest entry.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came. NotImplementedError: under
@@ -44,7 +47,7 @@ def row_stats(rows: Rows | torch.Tensor, *, num_rows: torch.Tensor | None = None
 
     Source: standardised sampling, Leviathan et al. 2023, section 2.2.
     """
-    logits, sampling, _, _, views = _rows.of_logits("row_stats", "rows", rows, stats=False)
+    logits, sampling, _, _, views = _rows.of_logits("row_stats", "rows", rows, stats=False, takes_ids=True)
     return _rows.row_stats(logits, *sampling, num_rows, *views)
 
 

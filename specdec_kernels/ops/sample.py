@@ -38,7 +38,8 @@ def sample(
         rows: [N, V], ``Rows`` of logits with the parameters they are sampled with, each a number or [N], or with their
             stats [N, 4]; a tensor is the rows as they are. Temperature 0, or a subnormal one, gives the argmax.
             Penalties: [N] or numbers, lists [S, H] with ``penalties.row`` [N], ``penalties.drafted`` [N, n]. Bias:
-            lists [S, I] with ``bias.row`` [N]. Masks: [S, W] with ``allowed.row`` [N].
+            lists [S, I] with ``bias.row`` [N]. Masks: [S, W] with ``allowed.row`` [N]. Sparse draft rows: ``ids``
+            [N, k] with logits [N, k]. Mapped ones: ``vocab_map``. Tokens are then target ids.
         k: draws per row, 0 to 2^33; RuntimeError where the results have no room in memory.
         replacement: True draws i.i.d.; False draws each token from what is left, renormalised, however little that
             weighs, and gives -1 (ln q = -inf) once nothing is left.
@@ -53,6 +54,8 @@ def sample(
         SampleOutput: tokens [N, k] int64; logprobs [N, k] float32, ln q before any token was taken out; rows, the
         logits with their stats [N, 4] float32 in place of sampling parameters. A row with NaN, +inf or no finite entry
         gives its largest finite entry with logprob NaN. A row that is absent has tokens -1, logprobs 0 and four zeros.
+        A sparse or mapped row is drawn from in the order of its entries; ln q is that of all entries with the token's
+        id, and without replacement they are all taken out.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.
@@ -65,7 +68,7 @@ def sample(
     Source: Leviathan et al. 2023, section 2.3 (the draft); without replacement as in Sequoia (Chen et al. 2024).
     """
     op = "sample"
-    logits, sampling, stats, _, views = _rows.of_logits(op, "rows", rows)
+    logits, sampling, stats, _, views = _rows.of_logits(op, "rows", rows, takes_ids=True)
     k = _check.integer(op, "k", k)
     replacement = _check.flag(op, "replacement", replacement)
     _check.randomness(op, seed, offset, uniforms, _rows.is_greedy(rows))

@@ -44,9 +44,7 @@ def stack_rows(rows: Sequence[Rows]) -> Rows:
         if x.logits.shape != first.logits.shape or x.kind != first.kind:
             wanted = f"shape {list(first.logits.shape)} and kind {first.kind!r}, as rows[0]"
             raise ValueError(f"{op}: rows[{i}] must have {wanted}, got {list(x.logits.shape)} and {x.kind!r}")
-        _rows.no_views(op, f"rows[{i}]", x)
-        if x.row is not None:
-            raise ValueError(f"{op}: rows[{i}].row must be None, got a tensor")
+        _rows.refuse(op, f"rows[{i}]", x, *_rows.VIEWS, "row", *_rows.IDS)
         _rows.check_either(op, f"rows[{i}]", x)
         if (x.stats is None) != (first.stats is None) or (x.stats is None and _rows.named(x)):
             wanted = "have stats, as sample returns them, or neither stats nor sampling parameters"
@@ -63,9 +61,6 @@ def stack_rows(rows: Sequence[Rows]) -> Rows:
 
 def _look(op, name, x, dtypes, device):
     """Raise the error that an op would raise for a tensor; no op is called."""
-    _check.tensor(op, name, x)
-    if x.dtype not in dtypes:
-        wanted, came = (" or ".join(str(d).removeprefix("torch.") for d in y) for y in (dtypes, (x.dtype,)))
-        raise ValueError(f"{op}: {name} must be {wanted}, got {came}")
+    _check.dtype(op, name, x, *dtypes)
     if device is not None and x.device != device:
         raise ValueError(f"{op}: {name} must be on {device}, got {x.device}")

@@ -84,7 +84,7 @@ def _stats(op, name, rows) -> torch.Tensor:
     """A side's stats, checked."""
     logits, sampling, stats, _, views = _rows.of_logits(op, name, rows)
     if views:
-        _rows.no_views(op, name, rows)
+        _rows.refuse(op, name, rows, *_rows.VIEWS)
     stats = _rows.stats_of(op, name, logits, sampling, stats)
     _check.shape(op, f"{name}.stats", stats, N=len(logits), **{"4": 4})
     return stats

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 import torch
 
-from specdec_kernels.arguments import picker, sides, taken
+from specdec_kernels.argument_picker import picker
+from specdec_kernels.arguments import sides, taken
 from specdec_kernels.backends import dispatch
 
 from .core.arguments import GivenRows, GivenViews

@@ -43,7 +43,7 @@ def exported(module=""):
 
 def ops():
     """Return op -> the public names of its file: the function, then the classes of its results."""
-    found = {"Rows": ["Rows", "Allowed", "Bias", "Penalties", "history", "stack_rows"]}
+    found = {"Rows": ["Rows", "Allowed", "Bias", "Penalties", "VocabMap", "history", "stack_rows", "vocab_map"]}
     for name, path in exported().items():
         parts = path.split(".")
         if parts[1] == "ops" and name != "stack_rows":
