@@ -78,7 +78,7 @@ inline DType check_rows(const Op& op, Name name, const Tensor& t) {
   check_device(op, name, t);
   const int64_t V = t.size(t.dim() - 1);
   check_adjacent(op, name, t, !rows_over_ranks);
-  check(V >= 1 && V <= (1 << 24), op, name, " must have a vocabulary of 1 to 2^24, got ", V);
+  check(V >= 1 && V <= kIdsEnd, op, name, " must have a vocabulary of 1 to 2^24, got ", V);
   switch (t.scalar_type()) {
     case ScalarType::Float: return kFloat32;
     case ScalarType::BFloat16: return kBFloat16;

@@ -2,31 +2,38 @@
 // N pairs of a target row and a draft row: the input of kseq_rho and row_gap
 #pragma once
 
-#include "check.h"
+#include "entry_ids.h"
 
 namespace specdec {
 
 struct RowPairs {
   int64_t N = 0;
-  RowMemory p, q;                                      // [N, V], [N, Vq]
+  RowMemory p;                                         // [N, V]
+  SeenRows q;                                          // [N, Vq]
   const float *p_stats = nullptr, *q_stats = nullptr;  // [N, 4]; null: probabilities
 
   SPECDEC_HD Dist target(int64_t n) const { return dist(p, p_stats, n); }
   SPECDEC_HD Dist draft(int64_t n) const { return dist(q, q_stats, n); }
 
  private:
-  SPECDEC_HD static Dist dist(const RowMemory& rows, const float* stats, int64_t n) {
+  template <class Rows>
+  SPECDEC_HD static Dist dist(const Rows& rows, const float* stats, int64_t n) {
+#ifndef SPECDEC_IN_CUDA
+    const Row row = rows.at(0, n).by_ids(!stats);
+#else
     const Row row = rows.at(0, n);
+#endif
     return stats ? from_stats(row, stats_at(stats, n)) : from_probs(row);
   }
 };
 
 inline RowPairs row_pairs(const Op& op, const Tensor& p, const OptTensor& p_stats, const Tensor& q,
-                          const OptTensor& q_stats) {
+                          const OptTensor& q_stats, const OptTensor& q_ids) {
   RowPairs a;
   a.p = row_memory(op, {"p", "logits"}, p);
   a.N = p.size(0);
-  a.q = row_memory(op, {"q", "logits"}, q, "N, Vq");
+  a.q = {row_memory(op, {"q", "logits"}, q, "N, Vq"), {}};
+  take_ids(op, "q", a.q.ids, q_ids, q, a.N);
   check_shape(op, {"q", "logits"}, q, {{"N", a.N}, {"Vq", a.q.V}});
   check(p_stats.has_value() == q_stats.has_value(), op, "p.stats and q.stats go together, got ",
         p_stats ? "p.stats" : "q.stats", " alone");

@@ -83,7 +83,14 @@ struct RowMemory {
 struct SeenRows : RowMemory {
   Views views;
   int64_t drafted = 0;
-  SPECDEC_HD Row at(int64_t b, int64_t n) const { return RowMemory::at(b, n).seen(views, n, drafted, n); }
+  RowsIds ids;
+  SPECDEC_HD Row at(int64_t b, int64_t n) const {
+    Row row = RowMemory::at(b, n).seen(views, n, drafted, n);
+#ifndef SPECDEC_IN_CUDA
+    row.ids = ids.of(n);
+#endif
+    return row;
+  }
 };
 
 SPECDEC_HD RowStats stats_at(const float* stats, int64_t i) {

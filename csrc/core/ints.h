@@ -17,6 +17,8 @@
 
 namespace specdec {
 
+constexpr int64_t kIdsEnd = 1 << 24;  // token ids are below: a vocabulary has at most 2^24
+
 // int32 or int64 values, one per index; stride 0 makes one value serve every index.
 struct Ints {
   const void* data = nullptr;

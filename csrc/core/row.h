@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "entry_ids.h"
 #include "macros.h"
 #include "views.h"
 
@@ -48,10 +49,13 @@ SPECDEC_HD float number_at(const void* data, DType dtype, int64_t i) {
 // Two rows have equal ids only if all their entries are equal.
 struct RowId {
   const void* data = nullptr;
-  int64_t form = 0;  // V and dtype
+  int64_t form = 0;  // V, dtype, and whether entries are looked up by id
 #ifndef SPECDEC_IN_CUDA
   View view{};
-  bool operator==(const RowId& other) const { return data == other.data && form == other.form && view == other.view; }
+  const EntryIds* ids = nullptr;
+  bool operator==(const RowId& other) const {
+    return data == other.data && form == other.form && view == other.view && ids == other.ids;
+  }
 #else
   SPECDEC_HD bool operator==(const RowId& other) const { return data == other.data && form == other.form; }
 #endif
@@ -84,6 +88,21 @@ class Row {
     return row;
   }
   SPECDEC_HD const void* pointer() const { return data_; }
+  // Whether entries of one id may add up, so that the row is not one of logits
+  SPECDEC_HD bool repeats() const {
+#ifndef SPECDEC_IN_CUDA
+    return ids && ids->repeats;
+#else
+    return false;
+#endif
+  }
+  // No id is this large.
+  SPECDEC_HD int64_t ids_end() const {
+#ifndef SPECDEC_IN_CUDA
+    if (ids) return ids->end;
+#endif
+    return V;
+  }
 #ifdef SPECDEC_IN_CUDA
   SPECDEC_HD bool is_seen() const { return reinterpret_cast<uintptr_t>(data_) % 2; }
   // The view of a row for which is_seen() holds
@@ -91,9 +110,32 @@ class Row {
   SPECDEC_HD RowId id() const { return {data_, V << 2 | dtype}; }
   SPECDEC_HD float entry(int64_t v) const;
 #else
-  View view{};  // none: the row is as in memory
-  RowId id() const { return {data_, V << 2 | dtype, view}; }
+  View view{};                    // none: the row is as in memory
+  const EntryIds* ids = nullptr;  // null: entry v is that of id v
+  bool by_id = false;  // with ids: entry(v) and chunks are those of id v, of all ids below V; else as they lie
+  bool adds = false;   // by_id: the entries of one id add up as they are; else as logits at T = 1
+  RowId id() const { return {data_, V << 3 | dtype << 1 | by_id, view, ids}; }
   float entry(int64_t v) const;  // the row may be spread over processes
+  // The same row by id. Without ids it is that already.
+  Row by_ids(bool adds) const {
+    Row row = *this;
+    if (ids) row.V = ids->end, row.by_id = true, row.adds = adds;
+    return row;
+  }
+  // The id of entry `at`
+  int64_t id_at(int64_t at) const { return ids && !by_id ? ids->of(at) : at; }
+  // Calls f with each place of id v in the row.
+  template <class F>
+  void for_places(int64_t v, const F& f) const {
+    if (!ids || by_id) return f(v);
+    ids->for_places(v, f);
+  }
+  // The same row as its entries lie
+  Row as_it_lies() const {
+    Row row = *this;
+    if (ids) row.V = ids->k, row.by_id = false;
+    return row;
+  }
 #endif
 };
 
@@ -170,11 +212,22 @@ struct Dist {
   }
 
   SPECDEC_HD double log_prob(int64_t v) const {
+#ifndef SPECDEC_IN_CUDA
+    if (row.ids && reads_row()) return log_listed_prob(v);
+#endif
     return log_prob(v, [&] { return row.entry(v); });
   }
   SPECDEC_HD double prob(int64_t v) const {
+#ifndef SPECDEC_IN_CUDA
+    if (row.ids && reads_row()) return listed_prob(v);
+#endif
     return prob(v, [&] { return row.entry(v); });
   }
+#ifndef SPECDEC_IN_CUDA
+  // prob() and log_prob() of a row with ids (cpu/row_reader.cpp)
+  double listed_prob(int64_t v) const;
+  double log_listed_prob(int64_t v) const;
+#endif
 };
 
 // The id that has all mass, or -1
@@ -193,7 +246,7 @@ SPECDEC_HD Dist from_stats(const Row& row, const RowStats& stats) {
   d.kind = Kind::kLogits;
   d.row = row;
   d.stats = stats;
-  if (stats.greedy(row.V)) {
+  if (stats.greedy(row.ids_end())) {
     d.kind = Kind::kOneHot;
     d.hot = int64_t(stats.log_norm);
   }

@@ -26,6 +26,10 @@ struct Rows {
   int64_t extra = 0;                // positions of a request beyond its drafts, if ragged
   Store store;
   Views views;
+  RowsIds ids;
+
+  // No drafted token is this large.
+  SPECDEC_HD int64_t ids_end() const { return ids ? kIdsEnd : memory.V; }
 
   // The index of position i of request b. `start` is the request's first drafted token if ragged, else -1.
   SPECDEC_HD int64_t index(int64_t start, int64_t b, int64_t i) const {
@@ -49,7 +53,11 @@ struct Rows {
   // Row i of request b, which must exist, as the request sees it after the window that ends at `position`. `view` is
   // the index of this view in CUDA.
   SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i, int64_t position, int64_t view) const {
-    return as_it_lies(start, b, i).seen(views, b, position, view);
+    Row row = as_it_lies(start, b, i).seen(views, b, position, view);
+#ifndef SPECDEC_IN_CUDA
+    row.ids = ids.of(index(start, b, i));
+#endif
+    return row;
   }
   SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i) const { return at(start, b, i, i, index(start, b, i)); }
   SPECDEC_HD RowStats known_stats(int64_t start, int64_t b, int64_t i) const {
@@ -64,8 +72,13 @@ struct Rows {
   SPECDEC_HD Dist dist(Executor& executor, int64_t start, int64_t b, int64_t i, int64_t position, int64_t view) const {
     if (store && !has_row(start, b, i)) return no_row();
     const Row row = at(start, b, i, position, view);
-    if (kind == Kind::kProbs) return from_probs(row);
-    return from_stats(row, stats ? known_stats(start, b, i) : executor.stats(row, sampling[b]));
+#ifndef SPECDEC_IN_CUDA
+    const Row of_ids = row.by_ids(kind == Kind::kProbs);
+#else
+    const Row& of_ids = row;
+#endif
+    if (kind == Kind::kProbs) return from_probs(of_ids);
+    return from_stats(of_ids, stats ? known_stats(start, b, i) : executor.stats(row, sampling[b]));
   }
 
   SPECDEC_HD Row as_it_lies(int64_t start, int64_t b, int64_t i) const {

@@ -22,6 +22,7 @@ double CpuExecutor::sum(const Residual& residual) {
   if (!plain || !holds(residual.p)) {
     removed_ = {};
     chunks_ = chunk_count(residual.p.row.V);
+    if (chunks_ > int64_t(sum_.size())) sum_.resize(chunks_);  // ids of a row by id may lie beyond all vocabularies
     const auto sum_of = [&](int64_t c) {
       float w[kChunk];
       return weights(residual, c, w);
@@ -45,12 +46,14 @@ double CpuExecutor::mass_without(const Dist& q, const Few& removed) const {
 // Sums the chunk again instead of subtracting: what is left may be far smaller than what was removed.
 Dist CpuExecutor::exclude(const Dist& p, const Few& removed) {
   removed_ = removed;
-  const int64_t c = removed[removed.n - 1] / kChunk;
-  const auto sum_of = [&] {
-    float w[kChunk];
-    return weights(p, Dist{}, c, w);
-  };
-  sum_[c] = task_ ? task_->value_of<float>(task_->split.owner(c), sum_of) : sum_of();
+  p.row.for_places(removed[removed.n - 1], [&](int64_t place) {
+    const int64_t c = place / kChunk;
+    const auto sum_of = [&] {
+      float w[kChunk];
+      return weights(p, Dist{}, c, w);
+    };
+    sum_[c] = task_ ? task_->value_of<float>(task_->split.owner(c), sum_of) : sum_of();
+  });
   double total = 0;
   for (int64_t i = 0; i < chunks_; ++i) total += sum_[i];
   if (total >= kEnough) return p;
@@ -62,25 +65,32 @@ Dist CpuExecutor::exclude(const Dist& p, const Few& removed) {
 float CpuExecutor::plain_weights(const Dist& p, int64_t c, float* w) const {
   const int n = chunk_size(p.row.V, c);
   float sum;
-  if (p.kind == Kind::kLogits) {
+  if (p.row.by_id) {
+    if (!reader_.listed.reaches(*p.row.ids, c)) return 0;
+    reader_.listed.probs(p, c, n, w);
+    if (p.kind == Kind::kProbs && rows_.chunk_max(w, padded(n), nullptr).bad) return NAN;
+    sum = rows_.clean(w, n, w);
+  } else if (p.kind == Kind::kLogits) {
     sum = rows_.probs(reader_.chunk(p.row, c, w), n, p.stats, w);
   } else {
     const float* z = reader_.floats(p.row, c, 0.0f, w);
     if (rows_.chunk_max(z, padded(n), nullptr).bad) return NAN;
     sum = rows_.clean(z, n, w);
   }
-  return removed_.n ? rows_.clean(with_few(removed_, c, n, 0, w, w), n, w) : sum;
+  return removed_.n ? rows_.clean(with_few(p.row, removed_, c, n, 0, w, w), n, w) : sum;
 }
 
 const float* CpuExecutor::probs(const Dist& d, const Few& few, int64_t c, int n, float* buf) const {
   const float* z = buf;
   if (!few.rest || c * kChunk >= d.row.V)
     std::fill(buf, buf + padded(n), 0.0f);
+  else if (d.row.by_id)
+    reader_.listed.probs(d, c, n, buf);
   else if (d.kind == Kind::kProbs)
     z = reader_.floats(d.row, c, n, 0.0f, buf);
   else
     rows_.probs(reader_.floats(d.row, c, n, -HUGE_VALF, buf), n, d.stats, buf);
-  return with_few(few, c, n, few.rest ? 0 : 1, z, buf);
+  return with_few(d.row, few, c, n, few.rest ? 0 : 1, z, buf);
 }
 
 float CpuExecutor::mixed_weights(const Dist& p, const Mixture& mixture, int64_t c, float* w) const {
@@ -114,6 +124,8 @@ float CpuExecutor::weights(const Residual& residual, int64_t c, float* w) const 
       continue;
     }
     if (begin >= subtraction.q.row.V) continue;
+    // Nothing is subtracted here. Before other subtractions, the factor must still be applied by itself.
+    if (subtraction.q.row.by_id && j + 1 == residual.n && !ListedReader::reaches(*subtraction.q.row.ids, c)) continue;
     float buf[kChunk];
     const float* q = probs(subtraction.q, removed_by(residual.subtractions, j), c, n, buf);
     sum = std::isnan(sum) ? sum : rows_.subtract(w, q, n, factor, subtraction.s, subtraction.cap);
@@ -139,19 +151,19 @@ int64_t CpuExecutor::draw(const Residual& residual, double v) const {
     if (running > target) break;
   }
   const double share = (target - before) / inside;
-  if (!task_) return draw_in(residual, chunk, share);
+  const Row& row = residual.p.row;
+  if (!task_) return row.id_at(draw_in(residual, chunk, share));
   struct Drawn {
     int32_t within;
     float entry;  // the id's entry in p's row, likely to be needed next
   };
-  const Row& row = residual.p.row;
   const Drawn drawn = task_->value_of<Drawn>(task_->split.owner(chunk), [&] {
     const int64_t id = draw_in(residual, chunk, share);
     return Drawn{int32_t(id - chunk * kChunk), row ? reader_.entry(row, id) : 0};
   });
   const int64_t id = chunk * kChunk + drawn.within;
   if (row) task_->know(row, id, drawn.entry);
-  return id;
+  return row.id_at(id);
 }
 
 // The first id of chunk c with mass whose running sum exceeds `share` of the chunk's sum
@@ -173,7 +185,7 @@ int64_t CpuExecutor::draw_in(const Residual& residual, int64_t c, double share) 
   return c * kChunk + last;
 }
 
-int64_t CpuExecutor::argmax_finite(const Row& row) const {
+int64_t CpuExecutor::largest_finite(const Row& row) const {
   struct Best {
     float z = -HUGE_VALF;
     int32_t id = 0;
@@ -191,7 +203,7 @@ int64_t CpuExecutor::argmax_finite(const Row& row) const {
   Best all;
   for (const Best& x : best)
     if (x.z > all.z) all = x;
-  return all.id;
+  return all.z > -HUGE_VALF ? all.id : -1;
 }
 
 }  // namespace specdec

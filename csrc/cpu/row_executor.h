@@ -49,7 +49,7 @@ class CpuExecutor {
     } catch (const Unanswered&) {}
   }
   void ask_entry(const Row& row, int64_t v) const {
-    if (v >= 0 && v < row.V) ask_ahead([&] { row.entry(v); });
+    if (v >= 0 && v < row.V && !row.ids) ask_ahead([&] { row.entry(v); });
   }
   bool is_sharded() const { return task_; }
 
@@ -68,7 +68,8 @@ class CpuExecutor {
   bool keeps() const { return true; }
 
   // The stats of a row of logits. Without filters the row is read once. Stores its chunk sums for draw().
-  RowStats stats(const Row& row, const Filters& filters) {
+  RowStats stats(const Row& of, const Filters& filters) {
+    const Row row = of.as_it_lies();
     if (!task_) return row_stats(row, filters);
     const ShardTask::RowAsked asked = task_->asked_of(row, filters, sums_surprise_);
     return row_stats(row, filters);
@@ -102,7 +103,7 @@ class CpuExecutor {
   double entropy(const Dist& d) const;
   PairGap gap(const Dist& p, const Dist& q);
   double tv(const Dist& p, const Dist& q);           // stores chunk sums unless both are logits
-  double largest_prob(const Row& row) const;         // NaN if it holds NaN or +inf, or nothing positive
+  double largest_prob(const Dist& d) const;          // NaN if the row holds NaN or +inf, or nothing positive
   int64_t above(const Row& row, float least) const;  // how many entries are > least
   double deferred(const Mixture& mixture,
                   int64_t V) const;  // the mass of the mixture's q on ids that are not kept or >= V
@@ -158,7 +159,10 @@ class CpuExecutor {
   }
 
   // The id of the largest finite entry, 0 if there is none
-  int64_t argmax_finite(const Row& row) const;
+  int64_t argmax_finite(const Row& row) const {
+    const int64_t at = largest_finite(row);
+    return at < 0 ? 0 : row.id_at(at);
+  }
 
   // The largest entry of a chunk of the row that stats() read last. NaN if the chunk holds NaN or +inf.
   float chunk_max(int64_t c) const { return max_[c]; }
@@ -178,14 +182,19 @@ class CpuExecutor {
     specdec::for_chunks(wide_, chunks, [&](int64_t c) { take(c, f(c)); });
   }
   RowStats row_stats(const Row& row, const Filters& filters);
+  int64_t largest_finite(const Row& row) const;  // the place of the entry; -1 if there is none
 
-  // The n entries z of chunk c, with `value` at a few ids. It is a copy in buf if any of these ids is in the chunk.
-  static const float* with_few(const Few& few, int64_t c, int n, float value, const float* z, float* buf) {
+  // The n entries z of chunk c of a row, with `value` at a few ids. It is a copy in buf if any of these ids is in the
+  // chunk.
+  static const float* with_few(const Row& row, const Few& few, int64_t c, int n, float value, const float* z,
+                               float* buf) {
     for (int64_t i = 0; i < few.n; ++i) {
-      const int64_t at = few[i] - c * kChunk;
-      if (at < 0 || at >= n) continue;
-      if (z != buf) z = std::copy(z, z + padded(n), buf) - padded(n);
-      buf[at] = value;
+      row.for_places(few[i], [&](int64_t place) {
+        const int64_t at = place - c * kChunk;
+        if (at < 0 || at >= n) return;
+        if (z != buf) z = std::copy(z, z + padded(n), buf) - padded(n);
+        buf[at] = value;
+      });
     }
     return z;
   }

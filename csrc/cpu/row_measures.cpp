@@ -9,9 +9,15 @@ namespace specdec {
 double CpuExecutor::entropy(const Dist& d) const {
   if (d.kind == Kind::kOneHot) return 0;
   if (const double* h = known(d)) return *h;
-  if (d.kind == Kind::kProbs && !(largest_prob(d.row) > 0)) return NAN;
-  const bool logits = d.kind == Kind::kLogits;
+  if (d.kind == Kind::kProbs && !(largest_prob(d) > 0)) return NAN;
+  const bool logits = d.kind == Kind::kLogits && !d.row.repeats();
   const double total = total_of(chunk_count(d.row.V), [&](int64_t c) {
+    if (d.row.repeats()) {
+      const int n = chunk_size(d.row.V, c);
+      float p[kChunk];
+      reader_.listed.probs(d, c, n, p);
+      return rows_.prob_entropy(p, n);
+    }
     if (logits && has_peaks(d.row) && max_[c] < d.stats.cutoff) return 0.0f;
     const int n = chunk_size(d.row.V, c);
     float buf[kChunk];
@@ -22,7 +28,7 @@ double CpuExecutor::entropy(const Dist& d) const {
 }
 
 PairGap CpuExecutor::gap(const Dist& p, const Dist& q) {
-  if (p.kind != Kind::kLogits || q.kind != Kind::kLogits) {
+  if (p.kind != Kind::kLogits || q.kind != Kind::kLogits || q.row.repeats()) {
     const PairMass mass = masses(p, q);
     const float t[kCandidates] = {1, 1, 1, 1};
     double clipped_sums[kCandidates];
@@ -45,7 +51,7 @@ PairGap CpuExecutor::gap(const Dist& p, const Dist& q) {
 }
 
 void CpuExecutor::expect_gap(const Dist& p, const Dist& q) {
-  if (p.kind != Kind::kLogits || q.kind != Kind::kLogits || (known(p) && known(q))) return;
+  if (p.kind != Kind::kLogits || q.kind != Kind::kLogits || q.row.repeats() || (known(p) && known(q))) return;
   const PairGap both = gap(p, q);
   remember(p, both.entropy_p), remember(q, both.entropy_q);
   tv_of_[0] = p, tv_of_[1] = q, tv_ = both.tv;
@@ -56,12 +62,15 @@ double CpuExecutor::tv(const Dist& p, const Dist& q) {
   return p.kind == Kind::kLogits && q.kind == Kind::kLogits ? gap(p, q).tv : sum(p, q);
 }
 
-double CpuExecutor::largest_prob(const Row& row) const {
+double CpuExecutor::largest_prob(const Dist& d) const {
+  const Row& row = d.row;
   std::vector<float> largest(chunk_count(row.V));
   const auto largest_of = [&](int64_t c) {
     float buf[kChunk];
     const int n = chunk_size(row.V, c);
-    const ChunkMax s = rows_.chunk_max(reader_.floats(row, c, 0.0f, buf), padded(n), nullptr);
+    const bool logits = d.kind == Kind::kLogits;  // then entries of one id add up
+    if (logits) reader_.listed.probs(d, c, n, buf);
+    const ChunkMax s = rows_.chunk_max(logits ? buf : reader_.floats(row, c, 0.0f, buf), padded(n), nullptr);
     return s.bad ? NAN : s.max;
   };
   for_chunks(largest.size(), largest_of, [&](int64_t c, float x) { largest[c] = x; });

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "views.h"
+#include "listed_reader.h"
 #include "simd_kernels.h"
 
 namespace specdec {
@@ -17,14 +17,13 @@ class RowReader {
   explicit RowReader(const Split* split = nullptr) : split_(split) {}
 
   const RowKernels& kernels = rows();
+  const ListedReader listed;
 
   // Entry v of a row, which this process must have
   float entry(const Row& row, int64_t v) const {
-    const Changes changes = row.view ? changes_in(row.view, v, 1) : Changes();
-    if (changes.empty) return -HUGE_VALF;
-    float z = number_at(row.pointer(), row.dtype, place(row, v));
-    if (changes) change(row.view, changes, v, 1, &z);
-    return z;
+    if (row.ids) return row.by_id ? listed.entry_of_id(row, v) : listed.entry(row, v, row.ids->of(v));
+    const float z = number_at(row.pointer(), row.dtype, place(row, v));
+    return row.view ? changed_entry(row.view, v, z) : z;
   }
 
   // What the view of a row changes in chunk c
@@ -51,6 +50,7 @@ class RowReader {
   // The first n entries of chunk c as floats; `pad` from the end of the row, or from id V, to a multiple of kPad
   const float* floats(const Row& row, int64_t c, int n, float pad, float* buf, int64_t V = INT64_MAX) const {
     const int m = int(std::clamp<int64_t>(std::min(V, row.V) - c * kChunk, 0, n));
+    if (row.by_id) return listed.chunk(row, c, m, n, pad, buf);
     if (m > 0) return load(row, changes(row, c, m), c, m, n, pad, buf);
     std::fill(buf, buf + padded(n), pad);
     return buf;
@@ -61,6 +61,7 @@ class RowReader {
 
  private:
   Changes changes(const Row& row, int64_t c, int n) const {
+    if (row.ids) return listed.changes(row);
     return row.view ? changes_in(row.view, c * kChunk, n) : Changes();
   }
   // m entries of chunk c as the row's view changes them, and `pad` up to n. The result is in buf if it changes any.
@@ -76,6 +77,11 @@ class RowReader {
   // Writes m entries of chunk c to buf as the row's view changes them. Returns the largest, NaN aside.
   float copy(const Row& row, const Changes& changes, int64_t c, int m, float* buf) const {
     const Entries raw = at(row, c);
+    if (changes.listed) {
+      kernels.copy(raw, m, nullptr, buf);
+      listed.change(row, c * kChunk, m, buf);
+      return kernels.max(buf, m);
+    }
     const uint32_t* const words = changes.masked ? changes.words() : nullptr;
     if (!changes.values()) return kernels.copy(raw, m, words, buf);
     const float max = kernels.copy(raw, m, nullptr, buf);
@@ -83,7 +89,7 @@ class RowReader {
     if (words) return kernels.copy(buf, m, words, buf);
     return changed.before < max ? std::max(max, changed.after) : kernels.max(buf, m);
   }
-  int64_t place(const Row& row, int64_t v) const { return split_ ? v - first(row) : v; }
+  int64_t place(const Row& row, int64_t v) const { return split_ && !row.ids ? v - first(row) : v; }
   int64_t first(const Row& row) const;  // the first id that this process has
   Entries at(const Row& row, int64_t c) const {
     const int64_t bytes = place(row, c * kChunk) * (row.dtype == kFloat32 ? 4 : 2);

@@ -83,7 +83,8 @@ RowStats CpuExecutor::row_stats(const Row& row, const Filters& filters) {
   for (int64_t c = 0; c < chunks_; ++c) max = std::max(max, max_[c]), bad |= std::isnan(max_[c]);
   max += 0.0f;  // -0 and +0 are the same logit; stats have +0
   if (bad || max == -HUGE_VALF) {
-    const float z = row.V ? row.entry(argmax_finite(row)) : -HUGE_VALF;
+    const int64_t at = largest_finite(row);
+    const float z = at < 0 ? -HUGE_VALF : row.entry(at);
     return {scale, -FLT_MAX, NAN, std::isfinite(z) ? z + 0.0f : -HUGE_VALF};
   }
   if (greedy) {
@@ -91,7 +92,7 @@ RowStats CpuExecutor::row_stats(const Row& row, const Filters& filters) {
     const auto id = [&] {
       float buf[kChunk];
       const float* z = reader_.floats(row, c, NAN, buf);
-      return float(c * kChunk + (std::find(z, z + chunk_size(row.V, c), max) - z));
+      return float(row.id_at(c * kChunk + (std::find(z, z + chunk_size(row.V, c), max) - z)));
     };
     return {scale, max, task_ ? task_->value_of<float>(task_->split.owner(c), id) : id(), max};
   }
@@ -108,12 +109,13 @@ RowStats CpuExecutor::row_stats(const Row& row, const Filters& filters) {
 
 RowStats CpuExecutor::stats_without(const Dist& q, const Few& removed) {
   RowStats left = q.stats;
-  chunks_ = chunk_count(q.row.V);
+  const Row row = q.row.as_it_lies();
+  chunks_ = chunk_count(row.V);
   held_ = {}, peaks_ = {};
   const auto stats_of_chunk = [&](int64_t c) {
     float buf[kChunk];
-    const int n = chunk_size(q.row.V, c);
-    const float* z = with_few(removed, c, n, -HUGE_VALF, reader_.floats(q.row, c, -HUGE_VALF, buf), buf);
+    const int n = chunk_size(row.V, c);
+    const float* z = with_few(row, removed, c, n, -HUGE_VALF, reader_.floats(row, c, -HUGE_VALF, buf), buf);
     return stats_of(z, n, rows_.max(z, n), left.scale, left.cutoff);
   };
   for_chunks(chunks_, stats_of_chunk, [&](int64_t c, const ChunkStats& x) { take(c, x); }, stats_width());

@@ -18,13 +18,14 @@ struct Changes {
   Places bias, used;                   // in the bias list, and in the list of used ids
   bool drafted = false;                // whether tokens of the window are in the range
   bool masked = false, empty = false;  // whether some, and whether all of the ids are forbidden
+  bool listed = false;                 // the ids are not in order: each entry is changed by itself
   const uint32_t* in_mask = nullptr;   // the mask's words for a chunk; null: they are in `copied`
   uint32_t copied[kChunk / 32];        // if the mask ends in the chunk; words beyond it are 0
 
   Changes() {}  // leaves `copied` as it is
   const uint32_t* words() const { return in_mask ? in_mask : copied; }
   bool values() const { return bias || used || drafted; }  // whether bias or penalties change entries
-  explicit operator bool() const { return values() || masked; }
+  explicit operator bool() const { return values() || masked || listed; }
 };
 
 // What changes in the ids [begin, begin + n)
@@ -38,5 +39,13 @@ struct Peaks {
 // Applies bias and penalties, not the mask, to e, the n entries from id `begin` on. Returns the peaks of those that
 // change; an entry that changes twice may count in `before` with its value in between.
 Peaks change(const View& view, const Changes& changes, int64_t begin, int n, float* e);
+
+// Entry e of id v as the view changes it
+inline float changed_entry(const View& view, int64_t v, float e) {
+  const Changes changes = changes_in(view, v, 1);
+  if (changes.empty) return -HUGE_VALF;
+  if (changes) change(view, changes, v, 1, &e);
+  return e;
+}
 
 }  // namespace specdec

@@ -216,7 +216,7 @@ class MixtureExecutor : public ResidualExecutor {
 
   SPECDEC_DEVICE double entropy(const Dist& d) {
     if (d.kind == Kind::kOneHot) return 0;
-    if (d.kind == Kind::kProbs && !(largest_prob(d.row) > 0)) return NAN;
+    if (d.kind == Kind::kProbs && !(largest_prob(d) > 0)) return NAN;
     const bool logits = d.kind == Kind::kLogits;
     const double sum = apart::entropy_sum(d.row, d.stats, logits, next_sums());
     return logits ? entropy_of(d.stats, sum) : sum;
@@ -232,7 +232,7 @@ class MixtureExecutor : public ResidualExecutor {
   SPECDEC_DEVICE void expect_entropy(bool) const {}
   SPECDEC_DEVICE void expect_gap(const Dist&, const Dist&) const {}
   // The largest probability of a row; NaN if it holds NaN or inf, or nothing positive
-  SPECDEC_DEVICE double largest_prob(const Row& row) { return apart::largest_prob(row, next_sums()); }
+  SPECDEC_DEVICE double largest_prob(const Dist& d) { return apart::largest_prob(d.row, next_sums()); }
   // How many entries are larger than `least`
   SPECDEC_DEVICE int64_t above(const Row& row, float least) {
     return int64_t(apart::count_above(row, least, next_sums()));

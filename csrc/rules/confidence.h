@@ -25,14 +25,16 @@ SPECDEC_WALK Dist unscaled(Executor& executor, const Dist& sampled) {
 template <class Executor>
 SPECDEC_WALK double largest(Executor& executor, const Dist& d) {
   if (d.kind == Kind::kOneHot) return 1;
-  return d.kind == Kind::kLogits ? exp(-double(d.stats.log_norm)) : executor.largest_prob(d.row);
+  return d.kind == Kind::kLogits && !d.row.repeats() ? exp(-double(d.stats.log_norm)) : executor.largest_prob(d);
 }
 
 // The threshold for entries of d, logits or probabilities: those at or above it have at least `share` of the largest
 // probability, `largest`. NaN if `share` is NaN.
 SPECDEC_HD float threshold_at(const Dist& d, double largest, double share) {
   if (share <= 0) return -HUGE_VALF;
-  return d.kind == Kind::kLogits ? float(d.stats.max + log(share)) : float(share * largest);
+  if (d.kind != Kind::kLogits) return float(share * largest);
+  const double above = d.row.repeats() ? log(largest) + d.stats.log_norm : 0;  // entries of one id add up
+  return float(d.stats.max + above + log(share));
 }
 
 }  // namespace specdec

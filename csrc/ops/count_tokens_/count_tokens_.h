@@ -15,7 +15,6 @@
 namespace specdec {
 
 constexpr int kMaxCounted = 1024;                  // tokens of a request in one call
-constexpr int32_t kTokensEnd = 1 << 24;            // token ids are below
 constexpr int32_t kNoToken = INT32_MAX;            // sorts after every id
 constexpr int64_t kMostCounted = INT32_MAX;        // counts saturate
 constexpr int64_t kMaxHistory = int64_t{1} << 30;  // entries of a list: with new ids too their number fits an int
@@ -72,7 +71,7 @@ SPECDEC_HD int sort_tokens(const CountTokens& a, int64_t b, int32_t* sorted, con
   while (size < n) size *= 2;
   for (int i = lanes.lane(); i < size; i += Lanes::kWidth) {
     const int64_t v = i < n ? a.token(b, i) : -1;
-    sorted[i] = v >= 0 && v < kTokensEnd ? int32_t(v) : kNoToken;
+    sorted[i] = v >= 0 && v < kIdsEnd ? int32_t(v) : kNoToken;
   }
   lanes.sync();
   for (int run = 2; run <= size; run *= 2) {

@@ -17,7 +17,6 @@ namespace specdec {
 
 constexpr int kMaxNodes = 1024;       // of a tree, with its root
 constexpr int kMaxCandidates = 4096;  // of all levels that a tree of `nodes` nodes can reach
-constexpr int64_t kIdsEnd = 1 << 24;  // token ids are below
 constexpr uint16_t kNoCandidate = UINT16_MAX;
 
 // A place for a node: a child of `parent`, the candidate at `rank` of `level`. Ten bits for each: less than kMaxNodes.

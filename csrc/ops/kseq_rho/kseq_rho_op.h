@@ -18,10 +18,10 @@ struct KSeqRho : RowPairs {
 
 template <void (*Run)(const KSeqRho&, const Tensor& like)>
 std::tuple<Tensor, Tensor, Tensor> kseq_rho_op(const Tensor& p, const OptTensor& p_stats, const Tensor& q,
-                                               const OptTensor& q_stats, const Tensor& k) {
+                                               const OptTensor& q_stats, const Tensor& k, const OptTensor& q_ids) {
   const Op op("kseq_rho", p);
   check_given(op, "p", p, "q", q, "k", k);
-  KSeqRho a{row_pairs(op, p, p_stats, q, q_stats), {}};
+  KSeqRho a{row_pairs(op, p, p_stats, q, q_stats, q_ids), {}};
   const int64_t N = a.N;
   a.k = ints_per_row(op, "k", k, N);
   if (values_at_hand(op))

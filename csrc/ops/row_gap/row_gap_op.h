@@ -17,10 +17,11 @@ struct RowGap : RowPairs {
 };
 
 template <void (*Run)(const RowGap&, const Tensor& like)>
-Tensor row_gap_op(const Tensor& p, const OptTensor& p_stats, const Tensor& q, const OptTensor& q_stats) {
+Tensor row_gap_op(const Tensor& p, const OptTensor& p_stats, const Tensor& q, const OptTensor& q_stats,
+                  const OptTensor& q_ids) {
   const Op op("row_gap", p);
   check_given(op, "p", p, "q", q);
-  RowGap a{row_pairs(op, p, p_stats, q, q_stats), nullptr};
+  RowGap a{row_pairs(op, p, p_stats, q, q_stats, q_ids), nullptr};
   Tensor gaps = result(op, {a.N, 6}, a.gaps);
   if (a.N > 0) Run(a, p);
   return gaps;

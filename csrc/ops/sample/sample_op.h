@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "../../binding/entry_ids.h"
 #include "../../binding/views.h"
 #include "../../binding/rows.h"
 #include "sample.h"
@@ -15,12 +16,13 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, SPECDEC_SAMPL
                                              int64_t k, bool replacement, const OptTensor& seed,
                                              const OptTensor& offset, const OptTensor& slot, int64_t first_slot,
                                              const OptTensor& uniforms, const OptTensor& num_rows,
-                                             SPECDEC_ROW_VIEWS_ARGUMENTS()) {
+                                             SPECDEC_ROW_VIEWS_ARGUMENTS(), const OptTensor& ids) {
   const Op op("sample", logits);
   check_given(op, "logits", logits);
   Sample a;
   a.present = present(op, "num_rows", num_rows);
   a.logits = SPECDEC_SEEN_ROWS(op, a.present);
+  take_ids(op, "rows", a.logits.ids, ids, logits, a.present.of(logits.size(0)));
   const int64_t N = a.N = logits.size(0);
   check(k >= 0 && k <= kSlots, op, "k must be in [0, 2^33], got ", k);
   a.k = k;
@@ -44,6 +46,6 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, SPECDEC_SAMPL
 }
 
 template <void (*Run)(const Sample&, const Tensor& like)>
-using PlainSample = WithoutViews<&sample_op<Run>, kRowViewsArguments>;
+using PlainSample = WithoutViews<&sample_op<Run>, kRowViewsArguments + 1>;
 
 }  // namespace specdec

@@ -41,7 +41,7 @@ struct VerifyChain {
   }
   // Whether there is a draft at position i. An id outside both vocabularies ends the draft.
   SPECDEC_HD bool has_draft(int64_t b, int64_t i) const { return i < drafted(b) && is_draft(draft_token(b, i)); }
-  SPECDEC_HD bool is_draft(int64_t d) const { return d >= 0 && (d < target.memory.V || d < draft.memory.V); }
+  SPECDEC_HD bool is_draft(int64_t d) const { return d >= 0 && (d < target.memory.V || d < draft.ids_end()); }
   // The distribution that draft d at position i was drawn from; of kind kNothing if the index of its row is out of
   // range.
   template <class Executor>

@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "../../binding/entry_ids.h"
 #include "../../binding/views.h"
 #include "../../binding/rows.h"
 #include "../../binding/rule_arguments.h"
@@ -135,6 +136,28 @@ inline void take_views(const Op& op, VerifyChain& a, const GivenViews& of_target
   take_views(op, a.draft, of_draft, positions, window, a.present);
 }
 
+// Sets the ids of the draft's entries.
+inline void take_draft_ids(const Op& op, VerifyChain& a, const Tensor* logits, const OptTensor& ids) {
+  check(!ids || logits, op, "draft.ids need draft.logits, got none");
+  if (!ids) return;
+  Rows& rows = a.draft;
+  const bool ragged = bool(a.cu_draft);
+  const int64_t K = rows.store ? rows.store.K : 0;
+  take_ids(op, "draft", rows.ids, ids, *logits, ragged ? a.D + a.B : a.B * rows.per_request, [&](const auto& f) {
+    const RowsIds& of = rows.ids;
+    for (int64_t b = 0; b < a.present.of(a.B); ++b) {
+      const int64_t start = a.start(b), there = ragged ? a.drafted(b) + rows.extra : rows.per_request;
+      for (int64_t i = 0; i < there; ++i) {
+        if (!rows.has_row(start, b, i)) continue;
+        const int64_t n = rows.number(start, b, i), at = rows.index(start, b, i);
+        f(at, rows.store ? n / K * of.batch_stride + n % K * of.row_stride
+              : ragged   ? at * of.row_stride
+                         : b * of.batch_stride + i * of.row_stride);
+      }
+    }
+  });
+}
+
 inline Prepared<VerifyChain> prepare_verify_chain(SPECDEC_ROWS_ARGUMENTS(Tensor, target), const Tensor& draft_tokens,
                                                   SPECDEC_ROWS_ARGUMENTS(OptTensor, draft), const OptTensor& cu_draft,
                                                   int64_t max_draft, const OptTensor& bonus_tokens, int64_t method,
@@ -142,7 +165,7 @@ inline Prepared<VerifyChain> prepare_verify_chain(SPECDEC_ROWS_ARGUMENTS(Tensor,
                                                   const OptNumbers& rule_numbers, const OptTensor& seed,
                                                   const OptTensor& offset, const OptTensor& uniforms,
                                                   const OptTensor& num_requests, SPECDEC_VIEWS_ARGUMENTS(target_),
-                                                  SPECDEC_VIEWS_ARGUMENTS(draft_)) {
+                                                  SPECDEC_VIEWS_ARGUMENTS(draft_), const OptTensor& draft_ids) {
   const Op op(VerifyChain::kName, target_logits);
   check_given(op, "target_logits", target_logits, "draft_tokens", draft_tokens);
   const GivenRows target = SPECDEC_GIVEN_ROWS(target), draft = SPECDEC_GIVEN_ROWS(draft);
@@ -164,6 +187,7 @@ inline Prepared<VerifyChain> prepare_verify_chain(SPECDEC_ROWS_ARGUMENTS(Tensor,
   else
     check_missing(op, draft, of_draft);
   take_views(op, a, SPECDEC_GIVEN_VIEWS("target", target_), SPECDEC_GIVEN_VIEWS("draft", draft_));
+  take_draft_ids(op, a, draft.logits, draft_ids);
 
   check(method == 0 || method == 1, op, "method must be 0 (token) or 1 (block), got ", method);
   a.block = method == 1;
@@ -179,7 +203,7 @@ template <void (*Run)(const VerifyChain&, const Tensor& like)>
 using VerifyChainOp = Verification<&prepare_verify_chain, Run, std::tuple<Tensor, Tensor, Tensor, Tensor>>;
 
 template <void (*Run)(const VerifyChain&, const Tensor& like)>
-using PlainVerifyChain = Verification<&WithoutViews<&prepare_verify_chain, 2 * kViewsArguments>::call, Run,
+using PlainVerifyChain = Verification<&WithoutViews<&prepare_verify_chain, 2 * kViewsArguments + 1>::call, Run,
                                       std::tuple<Tensor, Tensor, Tensor, Tensor>>;
 
 }  // namespace specdec

@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "../../binding/entry_ids.h"
 #include "../../binding/views.h"
 #include "../../binding/rows.h"
 #include "../../binding/rule_arguments.h"
@@ -94,12 +95,23 @@ inline void take_views(const Op& op, VerifyTree& a, const GivenViews& of_target,
   take_views(op, a.draft, of_draft, positions, window, a.present);
 }
 
+// Sets the ids of the draft's entries.
+inline void take_draft_ids(const Op& op, VerifyTree& a, const Tensor* logits, const OptTensor& ids) {
+  check(!ids || logits, op, "draft.ids need draft.logits, got none");
+  if (!ids) return;
+  const int64_t rows = a.draft.per_request;
+  take_ids(op, "draft", a.draft.ids, ids, *logits, a.B * rows, [&](const auto& f) {
+    for (int64_t n = 0; n < a.present.of(a.B) * rows; ++n)
+      f(n, n / rows * a.draft.ids.batch_stride + n % rows * a.draft.ids.row_stride);
+  });
+}
+
 inline Prepared<VerifyTree> prepare_verify_tree(
     const Tensor& parents, const Tensor& node_tokens, const OptTensor& draft_nodes, const OptTensor& first_child,
     const OptTensor& next_sibling, SPECDEC_ROWS_ARGUMENTS(Tensor, target), SPECDEC_ROWS_ARGUMENTS(OptTensor, draft),
     int64_t method, int64_t max_depth, const OptTensor& rule, const OptTensor& alpha, const OptNumbers& rule_numbers,
     const OptTensor& seed, const OptTensor& offset, const OptTensor& uniforms, const OptTensor& num_requests,
-    SPECDEC_VIEWS_ARGUMENTS(target_), SPECDEC_VIEWS_ARGUMENTS(draft_)) {
+    SPECDEC_VIEWS_ARGUMENTS(target_), SPECDEC_VIEWS_ARGUMENTS(draft_), const OptTensor& draft_ids) {
   const Op op(VerifyTree::kName, target_logits);
   check_given(op, "parents", parents, "node_tokens", node_tokens, "target_logits", target_logits);
   const GivenRows target = SPECDEC_GIVEN_ROWS(target), draft = SPECDEC_GIVEN_ROWS(draft);
@@ -119,6 +131,7 @@ inline Prepared<VerifyTree> prepare_verify_tree(
   else
     check_missing(op, draft, of_draft);
   take_views(op, a, SPECDEC_GIVEN_VIEWS("target", target_), SPECDEC_GIVEN_VIEWS("draft", draft_));
+  take_draft_ids(op, a, draft.logits, draft_ids);
 
   a.rules = rules(op, rule, alpha, {op, "rule_numbers", rule_numbers, 3}, B);
   check_tree_rules(op, a);
@@ -132,7 +145,7 @@ template <void (*Run)(const VerifyTree&, const Tensor& like)>
 using VerifyTreeOp = Verification<&prepare_verify_tree, Run, std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>>;
 
 template <void (*Run)(const VerifyTree&, const Tensor& like)>
-using PlainVerifyTree = Verification<&WithoutViews<&prepare_verify_tree, 2 * kViewsArguments>::call, Run,
+using PlainVerifyTree = Verification<&WithoutViews<&prepare_verify_tree, 2 * kViewsArguments + 1>::call, Run,
                                      std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>>;
 
 }  // namespace specdec

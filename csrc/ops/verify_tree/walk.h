@@ -38,7 +38,9 @@ class Walk : public DraftDists<Executor> {
       if (test.child < 0 || inside(test.child)) return test;
     }
   }
-  SPECDEC_HD bool inside(int32_t child) const { return token(child) >= 0 && token(child) < a.widest(); }
+  SPECDEC_HD bool inside(int32_t child) const {
+    return token(child) >= 0 && (token(child) < a.target.memory.V || token(child) < a.draft.ids_end());
+  }
   SPECDEC_HD void flag_outside(Tests tests) {
     for (Test t = tests.next(a, b); t.child >= 0; t = tests.next(a, b)) {
       if (!inside(t.child)) status |= kInvalidDraft;
@@ -190,7 +192,7 @@ class Walk : public DraftDists<Executor> {
 
  private:
   SPECDEC_HD bool is_valid(const Dist& d) const {
-    return d.kind == Kind::kProbs ? executor_.largest_prob(d.row) > 0 : d.kind != Kind::kNothing && d.valid();
+    return d.kind == Kind::kProbs ? executor_.largest_prob(d) > 0 : d.kind != Kind::kNothing && d.valid();
   }
 
   SPECDEC_HD void enter_at_pi() { rest.mixture = of_->pi.mixed ? &of_->pi.mixture : nullptr; }

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "listed_reader.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace specdec {
+namespace {
+
+// Adds the entry x to the others of its id.
+void add(const Row& row, float x, float& sum) {
+  if (row.adds)
+    sum += clean_prob(x);
+  else if (sum == -HUGE_VALF || std::isnan(x))
+    sum = x;
+  else if (x != -HUGE_VALF)
+    sum = std::max(sum, x) + std::log1p(std::exp(std::min(sum, x) - std::max(sum, x)));
+}
+
+}  // namespace
+
+// Chunks are read in order, so the last place is a good guess.
+ListedReader::Places ListedReader::places(const EntryIds& ids, int64_t begin, int64_t end) {
+  static thread_local int64_t near = 0;
+  const auto below = [](const Place& place, int64_t v) { return place.id < v; };
+  const Place* const all = ids.places + ids.n;
+  const Place* first = ids.places + std::min(near, ids.n);
+  if ((first > ids.places && !below(first[-1], begin)) || (first < all && below(*first, begin)))
+    first = std::lower_bound(ids.places, all, begin, below);
+  int64_t step = 1;  // doubles until it is beyond the last place
+  while (step < all - first && below(first[step - 1], end)) step *= 2;
+  const Place* const last = std::lower_bound(first + step / 2, first + std::min(step, all - first), end, below);
+  near = last - ids.places;
+  return {first, last};
+}
+
+float ListedReader::entry_of_id(const Row& row, int64_t v) const {
+  float z = row.adds ? 0 : -HUGE_VALF;
+  for (const Place& place : places(*row.ids, v, v + 1)) add(row, entry(row, place.at, v), z);
+  return z;
+}
+
+void ListedReader::change(const Row& row, int64_t begin, int n, float* z) const {
+  for (int i = 0; i < n; ++i) {
+    const int64_t id = row.ids->of(begin + i);
+    z[i] = id < 0 ? -HUGE_VALF : row.view ? changed_entry(row.view, id, z[i]) : z[i];
+  }
+}
+
+const float* ListedReader::chunk(const Row& row, int64_t c, int m, int n, float pad, float* buf) const {
+  std::fill(buf, buf + m, row.adds ? 0 : -HUGE_VALF);
+  std::fill(buf + m, buf + padded(n), pad);
+  for (const Place& place : places(*row.ids, c * kChunk, c * kChunk + m))
+    add(row, entry(row, place.at, place.id), buf[place.id - c * kChunk]);
+  return buf;
+}
+
+// Writes the entries at m places to buf [padded(m)], then -inf. Returns them in place if they are neighbours in memory.
+Entries ListedReader::gather(const Row& row, const Place* places, int m, float* buf) const {
+  const int64_t at = places[0].at;
+  const int size = row.dtype == kFloat32 ? 4 : 2;
+  const char* const data = static_cast<const char*>(row.pointer());
+  std::fill(buf + m, buf + padded(m), -HUGE_VALF);
+  if (row.view) {
+    for (int j = 0; j < m; ++j) buf[j] = entry(row, places[j].at, places[j].id);
+  } else if (row.ids->ascends && places[m - 1].at == at + m - 1 && at + padded(m) <= row.ids->k) {
+    return {data + at * size, row.dtype};
+  } else if (row.dtype == kFloat32) {
+    for (int j = 0; j < m; ++j) buf[j] = reinterpret_cast<const float*>(data)[places[j].at];
+  } else if (row.dtype == kBFloat16) {
+    for (int j = 0; j < m; ++j)
+      buf[j] = std::bit_cast<float>(uint32_t(reinterpret_cast<const uint16_t*>(data)[places[j].at]) << 16);
+  } else {
+    for (int j = 0; j < m; ++j) buf[j] = number_at(data, kFloat16, places[j].at);
+  }
+  return {buf, buf};
+}
+
+void ListedReader::probs(const Dist& d, int64_t c, int n, float* out) const {
+  std::fill(out, out + padded(n), 0.0f);
+  out -= c * kChunk;
+  Places left = places(*d.row.ids, c * kChunk, c * kChunk + n);
+  while (left.size() > 0) {
+    alignas(64) float w[kChunk];
+    const int m = int(std::min<int64_t>(left.size(), kChunk));
+    const Entries z = gather(d.row, left.first, m, w);
+    if (d.kind == Kind::kProbs)
+      for (int j = 0; j < m; ++j) w[j] = clean_prob(number_at(z.data, z.dtype, j));
+    else
+      kernels_.probs(z, m, d.stats, w);
+    if (d.row.ids->repeats)
+      for (int j = 0; j < m; ++j) out[left.first[j].id] += w[j];
+    else
+      for (int j = 0; j < m; ++j) out[left.first[j].id] = w[j];
+    left.first += m;
+  }
+}
+
+}  // namespace specdec

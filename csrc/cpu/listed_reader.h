@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads rows whose entries have ids of their own (core/entry_ids.h), and applies their views.
+#pragma once
+
+#include "views.h"
+#include "simd_kernels.h"
+
+namespace specdec {
+
+class ListedReader {
+ public:
+  using Place = EntryIds::Place;
+
+  // The entry at a place of the row, which stands for `id`; -inf without one
+  static float entry(const Row& row, int64_t at, int64_t id) {
+    if (id < 0) return -HUGE_VALF;
+    const float z = number_at(row.pointer(), row.dtype, at);
+    return row.view ? changed_entry(row.view, id, z) : z;
+  }
+  // Entry v of a row that is read by id: what the entries of id v add up to
+  float entry_of_id(const Row& row, int64_t v) const;
+
+  // What must be done to a chunk of a row as it lies
+  Changes changes(const Row& row) const {
+    Changes changes;
+    changes.listed = row.view || row.ids->n < row.ids->k;
+    return changes;
+  }
+  // Does it to the n entries z from place `begin` on.
+  void change(const Row& row, int64_t begin, int n, float* z) const;
+
+  // The places of the ids in [begin, end)
+  struct Places {
+    const Place *first, *last;
+    const Place* begin() const { return first; }
+    const Place* end() const { return last; }
+    int64_t size() const { return last - first; }
+  };
+  static Places places(const EntryIds& ids, int64_t begin, int64_t end);
+
+  // The first m entries of chunk c of a row that is read by id, then `pad` up to n, in buf. Ids without an entry have 0
+  // if entries add up as they are, else -inf.
+  const float* chunk(const Row& row, int64_t c, int m, int n, float pad, float* buf) const;
+
+  // Whether any id of chunk c has an entry
+  static bool reaches(const EntryIds& ids, int64_t c) { return places(ids, c * kChunk, (c + 1) * kChunk).size() > 0; }
+  // Chunk c as probabilities of d, 0 beyond the row; a probability row's as in clean_prob()
+  void probs(const Dist& d, int64_t c, int n, float* out) const;
+
+ private:
+  Entries gather(const Row& row, const Place* places, int m, float* buf) const;
+
+  const RowKernels& kernels_ = rows();
+};
+
+}  // namespace specdec
