@@ -68,7 +68,6 @@ def stats_without(sides, q, residual, on, S):
 
     The sum is relative to the largest logit that is left, so nothing is lost however little is left."""
     q = each_dist(q, S)
-    draft = sides.draft
     b = each_request(S)
     at = each(residual.at, S)
     n = each(residual.n, S)
@@ -76,10 +75,10 @@ def stats_without(sides, q, residual, on, S):
     removed = tl.max(tl.where(on, residual.n, 0), 0)
     most = tl.full([S.ROWS * S.TOGETHER], -float("inf"), tl.float32)
     total = tl.zeros([S.ROWS * S.TOGETHER], tl.float64)
-    chunks = chunks_of(draft)
+    chunks = chunks_of(sides.draft)
     for begin in range(0, chunks, S.TOGETHER):
         c = chunks_from(begin, S)
-        z = load_chunk(draft, b, q.row, c, alive & (c < chunks), -float("inf"), S)
+        z = load_chunk(sides.draft, b, q.row, c, alive & (c < chunks), -float("inf"), S)
         z = without_removed(sides, z, at, n, removed, c, alive, -float("inf"), S)
         kept = tl.where(z >= q.stats.cutoff[:, None], z, -float("inf"))
         largest, mass = chunk_sum(kept, q.stats.scale, q.stats.cutoff)
