@@ -7,20 +7,8 @@ import triton.language as tl
 
 from .core import launch
 from .core.arguments import row_pair
-from .core.row import (
-    CHUNK,
-    LOG2E,
-    chunks_from,
-    each,
-    each_request,
-    finite_max,
-    is_bad,
-    max_of,
-    scaled,
-    sum_of,
-    weight_of,
-    widest,
-)
+from .core.ids import chunks_of_both
+from .core.row import LOG2E, chunks_from, each, each_request, finite_max, is_bad, max_of, scaled, sum_of, weight_of
 from .core.rows import each_dist, entries
 from .row_stats import dist
 
@@ -70,7 +58,7 @@ def row_gap_kernel(target, draft, gaps, S: tl.constexpr):
     q_top = p_top
     p_bad = n < 0
     q_bad = p_bad
-    for begin in range(0, tl.cdiv(widest(target, draft), CHUNK), S.TOGETHER):
+    for begin in range(0, chunks_of_both(target, draft, n, q), S.TOGETHER):
         c = chunks_from(begin, S)
         z, x = entries(target, each_request(S), p_c, c, c >= 0, False, S)
         z_q, y = entries(draft, each_request(S), q_c, c, c >= 0, True, S)
@@ -100,8 +88,9 @@ def row_gap_kernel(target, draft, gaps, S: tl.constexpr):
     tl.store(out + 5, max_q.to(tl.float32))
 
 
-def row_gap(gaps, p, p_stats, q, q_stats):
+def row_gap(gaps, p, p_stats, q, q_stats, q_ids):
     if N := p.size(0):
-        table = launch.table(max(p.size(1), q.size(1)))
-        args = (*row_pair(p, p_stats, q, q_stats), gaps)
-        launch.run(row_gap_kernel, (N,), table.walk_threads, *args, S=table.sizes(ROWS=1, TOGETHER=table.at_once))
+        sides, table = row_pair(p, p_stats, q, q_stats, q_ids)
+        launch.run(
+            row_gap_kernel, (N,), table.walk_threads, *sides, gaps, S=table.sizes(ROWS=1, TOGETHER=table.at_once)
+        )
