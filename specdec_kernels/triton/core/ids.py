@@ -145,15 +145,19 @@ def id_of(side, b, row, entry, mask):
 
 
 @triton.jit
+def chunk_ids(side, b, row, c, alive, S):
+    """Return the ids of the entries of chunks c, in the row's order."""
+    entry = (c.to(tl.int64) * CHUNK)[:, None] + tl.arange(0, S.WIDTH)[None, :]
+    return id_of(side, b[:, None], row[:, None], entry, (alive & (row >= 0))[:, None] & (entry < side.V))
+
+
+@triton.jit
 def holds(side, b, row, c, id, alive, S):
     """Return which entries of chunks c, in the row's order, are those of an id [ROWS]."""
-    lane = tl.arange(0, S.WIDTH)[None, :]
     if side.ids.numbers is None:
-        return lane == lane_of(id, c)[:, None]
+        return tl.arange(0, S.WIDTH)[None, :] == lane_of(id, c)[:, None]
     else:
-        entry = (c.to(tl.int64) * CHUNK)[:, None] + lane
-        inside = (alive & (row >= 0) & (id >= 0))[:, None] & (entry < side.V)
-        return inside & (id_of(side, b[:, None], row[:, None], entry, inside) == id[:, None])
+        return (id >= 0)[:, None] & (chunk_ids(side, b, row, c, alive, S) == id[:, None])
 
 
 @triton.jit

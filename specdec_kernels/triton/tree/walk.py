@@ -94,11 +94,16 @@ def draft_dist(tree, sides, b, child, token, known, on, S):
     if sides.draft.data is not None:
         row = draft_row(tree, b, child, on)
         drawn = on & (row >= 0)
-        as_seen = seen(sides.draft.views, row, parent_of(tree, b, child, drawn))
+        parent = parent_of(tree, b, child, drawn)
+        as_seen = seen(sides.draft.views, row, parent)
+        lying = as_seen
+        if tree.tables.copied:
+            as_seen = row | (parent << 32)
+            lying = child
         unknown = drawn & (as_seen != known.row)
         if some(unknown):
             there = unknown & (row < tree.draft_count)
-            new = dist(sides.draft, b, as_seen, b * tree.draft_count + row, there, False, S)
+            new = dist(sides.draft, b, lying, b * tree.draft_count + row, there, False, S)
             known = Known(choose(unknown, new, known.dist), tl.where(unknown, as_seen, known.row))
         valid = is_valid(sides.draft, known.dist)
         bits = tl.where(drawn & ~valid, INVALID_ROW | INVALID_DRAFT, 0)
