@@ -120,16 +120,13 @@ def _draft(draft, target_model, tokenizer, dtype, lean, match_tokens) -> Model:
     source = _source(draft, dtype)
     its_own = AutoTokenizer.from_pretrained(**source)
     ours, theirs = tokenizer.get_vocab(), its_own.get_vocab()
-    if match_tokens and ours != theirs:
-        table = common_tokens(ours, theirs)
-        if not (table >= 0).any():
-            raise ValueError(f"load_pair: draft must have tokens of the target, got none among {len(theirs)} tokens")
-    else:
-        table = None
+    differ = match_tokens and ours != theirs
+    if not differ:
         check_tokenizers(tokenizer, its_own)
     model = adapt(_weights(source, dtype).to(target_model.device), lean, pack=True)
-    if table is None:
+    if not differ:
         return model
+    table = common_tokens(ours, theirs)[: model.vocab_size]  # a tokenizer may have more ids than its model
     vocab_size = target_model.get_input_embeddings().weight.shape[0]
     return MatchedModel(model, table, vocab_size, its_own.unk_token_id or its_own.eos_token_id or 0)
 
