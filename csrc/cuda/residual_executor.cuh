@@ -13,11 +13,11 @@ namespace specdec {
 template <class At>
 SPECDEC_DEVICE void draft_weights(const Dist& q, const Few& removed, const At& at, float (&y)[At::kEntries]) {
   constexpr int N = At::kEntries;
-  at.load(q.row, pad_of(q), y);
+  load(q, at, pad_of(q), y);
   to_draft_weights(q, y);
 #pragma unroll 1
   for (int64_t i = 0; i < removed.n; ++i) {
-    const int64_t id = removed[i];
+    const int64_t id = number_in(q.row, removed[i]);
     if (id < at.begin() || id >= at.begin() + kChunk) continue;
 #pragma unroll
     for (int r = 0; r < N; ++r) {
@@ -166,8 +166,9 @@ class ResidualExecutor : public BlockSearch {
   // can use them.
   template <bool kFiltered = true>
   SPECDEC_DEVICE RowStats stats(const Row& row, const Filters& filters) {
-    const RowStats stats = step_stats<kFiltered>(row, filters, next_table(), own_);
-    sums_ = own_;
+    const RowStats stats = step_stats<kFiltered>(row.as_it_lies(), filters, next_table(), own_);
+    sums_ = own_, held_ = nullptr;
+    if (row.is_listed()) return stats_by_id(row.listed(), stats);
     held_ = filters.any(row.V) || filters.greedy() ? nullptr : row.id().data, held_norm_ = stats.log_norm;
     return stats;
   }

@@ -3,7 +3,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/block_executor.cuh"
-#include "../../cuda/views.cuh"
+#include "../../cuda/list_entries.cuh"
 #include "row_stats_op.h"
 
 namespace specdec {
@@ -27,7 +27,8 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) scan(const RowSta
   const ChunkTable table = s.table.row(n, chunk_count(row.V));
   reduce_chunks<kFiltered>(row, filters.scale(), s.grid.part(), s.grid.per_warp, table.under(filters, row.V));
   if (!s.grid.last()) return;
-  const RowStats stats = block_stats<kFiltered>(row, filters, table);
+  RowStats stats = block_stats<kFiltered>(row, filters, table);
+  if (s.a.logits.ids) stats = stats_by_id(s.a.logits.ids.listed + n, stats);
   if (threadIdx.x == 0) s.a.stats[n] = stats;
 }
 
@@ -38,9 +39,12 @@ void run(const LogitRows& a, const Tensor& like) {
   const RowGridRoom room(scratch, a.N, a.logits.V, a.sampling.filters());
   scratch.allocate(like);
   RowStatsLaunch s{a, {}, {}};
-  const ViewsRoom views(like, s.a.logits, a.N);
+  SeenRows& rows = s.a.logits;
+  const ViewsRoom views(like, rows, a.N);
+  const EntriesRoom entries(like, rows.ids, rows.views, rows.V, a.N, kIdsEnd, false);
   room.take(kOp, scratch, device.stream, s.grid, s.table);
-  views.make(kOp, s.a.logits, a.N, device.stream);
+  views.make(kOp, rows, a.N, device.stream);
+  entries.make(kOp, rows, a.N, views.lists(0), device.stream);
   if (a.sampling.filters())
     SPECDEC_LAUNCH(kOp, scan<true>, a.N * s.grid.blocks, device.stream, s);
   else

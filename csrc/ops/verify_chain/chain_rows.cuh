@@ -4,7 +4,7 @@
 
 #include "../../cuda/block_executor.cuh"
 #include "../../cuda/dependent_launch.cuh"
-#include "../../cuda/views.cuh"
+#include "../../cuda/list_entries.cuh"
 #include "position.h"
 #include "test_draft.h"
 
@@ -53,8 +53,9 @@ struct Part {
 template <bool kFiltered>
 SPECDEC_DEVICE void make_stats(const Rows& rows, const Reduced& reduced, int which, Part& part) {
   const int64_t b = part.b, index = rows.index(part.start, b, part.i), chunks = chunk_count(rows.memory.V);
-  const RowStats stats = block_stats<kFiltered>(rows.at(part.start, b, part.i), rows.sampling.at<kFiltered>(b),
-                                                reduced.table.row(index, chunks));
+  RowStats stats = block_stats<kFiltered>(rows.at(part.start, b, part.i), rows.sampling.at<kFiltered>(b),
+                                          reduced.table.row(index, chunks));
+  if (rows.ids) stats = stats_by_id(rows.ids.listed + index, stats);
   if (threadIdx.x == 0) reduced.stats[index] = part.laws[which] = stats;
 }
 
@@ -116,8 +117,8 @@ SPECDEC_DEVICE void each_view(const VerifyChain& a, int64_t unit, const F& f) {
   for (int side = 0; side < 2; ++side) {
     const Rows& rows = side ? a.draft : a.target;
     const int64_t there = start < 0 ? rows.per_request : a.drafted(b) + rows.extra;
-    if (rows.views && i < there && rows.has_row(start, b, i))
-      f(side, rows.views, rows.index(start, b, i), rows.as_it_lies(start, b, i), b, i);
+    if ((rows.views || rows.ids) && i < there && rows.has_row(start, b, i))
+      f(side, rows, rows.index(start, b, i), rows.as_it_lies(start, b, i), rows.ids_at(start, b, i), b, i);
   }
 }
 

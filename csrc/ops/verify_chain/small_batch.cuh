@@ -47,7 +47,9 @@ struct Tested {
 
 SPECDEC_DEVICE RowStats warp_law(const Row& row, const Filters& filters, const Reduced& reduced, int64_t index,
                                  float* sums) {
-  return warp_stats(row, filters, reduced.table.row(index, chunk_count(row.V)), sums);
+  const Row lying = row.as_it_lies();
+  const RowStats stats = warp_stats(lying, filters, reduced.table.row(index, chunk_count(lying.V)), sums);
+  return row.is_listed() ? stats_by_id(row.listed(), stats) : stats;
 }
 
 // Tests each position up to the draft's end. `plain` [G + 1, chunks], or null: where the chunk sums of p go at

@@ -110,7 +110,11 @@ void run(const VerifyChain& a, const Tensor& like) {
   s.a = a;
   const int64_t chunks = chunk_count(a.target.memory.V), positions = a.B * (a.G + 1);
   s.per_warp = chunks_per_warp(positions, chunks);
-  const ViewsRoom views(like, s.a, a.cu_draft ? a.D + a.B : positions, a.G);
+  const int64_t rows = a.cu_draft ? a.D + a.B : positions;
+  const ViewsRoom views(like, s.a, rows, a.G);
+  Rows& of_draft = s.a.draft;
+  const EntriesRoom entries(like, of_draft.ids, of_draft.views, of_draft.memory.V, rows, a.target.memory.V,
+                            of_draft.kind == Kind::kProbs);
 
   // All memory of a call is taken before its first launch.
   const auto requests = a.by_rule() ? prepare_requests(a, like, device.stream) : nullptr;
@@ -133,6 +137,7 @@ void run(const VerifyChain& a, const Tensor& like) {
   s.residual_blocks = blocks_per_row(chunks, s.residual_per_warp);
   const int64_t blocks = positions * std::max(1, s.target.blocks + s.draft.blocks);
   views.make("verify_chain", s.a, positions, device.stream);
+  entries.make("verify_chain", s.a, positions, views.lists(1), device.stream);
   if (at_once) return verify_at_once(s, blocks, device.stream);
 
   check_cuda("verify_chain",
