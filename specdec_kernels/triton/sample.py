@@ -107,7 +107,8 @@ def put_known(
     if some(lost):
         c = first_chunk_with(rows.scratch.maxes, n * chunks_of(rows), chunks_of(rows), most, lost, S)
         z = load_chunk(rows, n, row_seen(rows, n), c, lost, -float("inf"), S)
-        largest = token_at(rows, n, c.to(tl.int64) * CHUNK + first_lane_with(z, most, S), lost)
+        finite = lost & (most > -float("inf"))
+        largest = token_at(rows, n, c.to(tl.int64) * CHUNK + first_lane_with(z, most, S), finite)
     draws = tl.arange(0, DRAWS)[None, :]
     gone = greedy[:, None] & (draws > 0) & (not REPLACEMENT)
     fixed = tl.where(greedy, tl.where(greedy, stats.log_norm, 0.0).to(tl.int64), largest)[:, None]
