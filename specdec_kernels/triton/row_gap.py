@@ -22,8 +22,9 @@ def sureness(side, d, z, w, S):
         if side.PROBS:
             w = z
             bad = max_of(is_bad(z).to(tl.int32), S) > 0
-        x = tl.where((w >= 1.1754943508222875e-38) & (w < float("inf")), w, 1.0)
-        return sum_of(-x * tl.log(x), S), max_of(finite_max(w), S), bad
+        z = w
+        x = tl.where((z >= 1.1754943508222875e-38) & (z < float("inf")), z, 1.0)
+        part = -x * tl.log(x)
     else:
         scale = tl.where(d.hot >= 0, 1.0, d.stats.scale)
         x = scaled(z, each(d.stats.max, S)[:, None], each(scale, S)[:, None])

@@ -153,9 +153,6 @@ def draw(rows, n, stats, drawing, total, u, tokens, logprobs, k, REPLACEMENT: tl
             logprob = log_q.to(tl.float32)
         if not REPLACEMENT:
             left = total > 0
-            again = n < 0
-            if rows.ids.numbers is not None:  # other chunks may have entries of the token
-                again = repeats(rows, n, row_seen(rows, n), token, left & (n * 0 + chunks > 1))
             token = tl.where(left, token, -1)
             logprob = tl.where(left, logprob, -float("inf"))
             # The rest of the chunk is summed again and not found by subtraction: it may be far smaller than what was
@@ -167,7 +164,9 @@ def draw(rows, n, stats, drawing, total, u, tokens, logprobs, k, REPLACEMENT: tl
         if not REPLACEMENT:
             tl.debug_barrier()
             total = total_mass(rows.scratch.sums, at, chunks, drawing, S)
-            few = drawing & left & ((total < measured * ENOUGH) | again)
+            few = drawing & left & (total < measured * ENOUGH)
+            if rows.ids.numbers is not None:  # other chunks may have entries of the token
+                few |= repeats(rows, n, row_seen(rows, n), token, drawing & left & (n * 0 + chunks > 1))
             if some(few) & (i + 1 < k):
                 largest_left, total_left = measure_anew(rows, n, stats, tokens + n * k, i + 1, few, S)
                 unit = tl.where(few, largest_left, unit)
