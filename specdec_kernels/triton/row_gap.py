@@ -14,13 +14,17 @@ from .row_stats import dist
 
 
 @triton.jit
-def sureness(side, d, z, S):
-    """Return a tile's part of the entropy, its largest entry, and whether the row is invalid."""
-    if side.PROBS:
-        normal = (z >= 1.1754943508222875e-38) & (z < float("inf"))
-        x = tl.where(normal, z, 1.0)
+def sureness(side, d, z, w, S):
+    """Return a tile's part of the entropy, its largest entry, and whether the row is invalid. Entries of one id add up,
+    so rows with ids are measured as probabilities w."""
+    if side.PROBS or side.ids.numbers is not None:
+        bad = d.stats.log_norm != d.stats.log_norm
+        if side.PROBS:
+            w = z
+            bad = max_of(is_bad(z).to(tl.int32), S) > 0
+        z = w
+        x = tl.where((z >= 1.1754943508222875e-38) & (z < float("inf")), z, 1.0)
         part = -x * tl.log(x)
-        bad = max_of(is_bad(z).to(tl.int32), S) > 0
     else:
         scale = tl.where(d.hot >= 0, 1.0, d.stats.scale)
         x = scaled(z, each(d.stats.max, S)[:, None], each(scale, S)[:, None])
@@ -34,7 +38,7 @@ def sureness(side, d, z, S):
 def sure(side, d, parts, top, bad):
     """Return the entropy and the largest probability of a row."""
     nan = float("nan")
-    if side.PROBS:
+    if side.PROBS or side.ids.numbers is not None:
         lost = bad | ~(top > 0)
         return tl.where(lost, nan, parts), tl.where(lost, nan, top.to(tl.float64))
     else:
@@ -66,11 +70,11 @@ def row_gap_kernel(target, draft, gaps, S: tl.constexpr):
         overlap += sum_of(tl.minimum(x, y), S)
         if draft.PROBS:
             of_q += sum_of(y, S)
-        part, top, bad = sureness(target, p, z, S)
+        part, top, bad = sureness(target, p, z, x, S)
         p_parts += part
         p_top = tl.maximum(p_top, top)
         p_bad |= bad
-        part, top, bad = sureness(draft, q, z_q, S)
+        part, top, bad = sureness(draft, q, z_q, y, S)
         q_parts += part
         q_top = tl.maximum(q_top, top)
         q_bad |= bad

@@ -107,7 +107,8 @@ def put_known(
     if some(lost):
         c = first_chunk_with(rows.scratch.maxes, n * chunks_of(rows), chunks_of(rows), most, lost, S)
         z = load_chunk(rows, n, row_seen(rows, n), c, lost, -float("inf"), S)
-        largest = token_at(rows, n, c.to(tl.int64) * CHUNK + first_lane_with(z, most, S), lost)
+        finite = lost & (most > -float("inf"))
+        largest = token_at(rows, n, c.to(tl.int64) * CHUNK + first_lane_with(z, most, S), finite)
     draws = tl.arange(0, DRAWS)[None, :]
     gone = greedy[:, None] & (draws > 0) & (not REPLACEMENT)
     fixed = tl.where(greedy, tl.where(greedy, stats.log_norm, 0.0).to(tl.int64), largest)[:, None]
@@ -152,9 +153,6 @@ def draw(rows, n, stats, drawing, total, u, tokens, logprobs, k, REPLACEMENT: tl
             logprob = log_q.to(tl.float32)
         if not REPLACEMENT:
             left = total > 0
-            again = n < 0
-            if rows.ids.numbers is not None:  # other chunks may have entries of the token
-                again = repeats(rows, n, row_seen(rows, n), token, left & (n * 0 + chunks > 1))
             token = tl.where(left, token, -1)
             logprob = tl.where(left, logprob, -float("inf"))
             # The rest of the chunk is summed again and not found by subtraction: it may be far smaller than what was
@@ -166,7 +164,9 @@ def draw(rows, n, stats, drawing, total, u, tokens, logprobs, k, REPLACEMENT: tl
         if not REPLACEMENT:
             tl.debug_barrier()
             total = total_mass(rows.scratch.sums, at, chunks, drawing, S)
-            few = drawing & left & ((total < measured * ENOUGH) | again)
+            few = drawing & left & (total < measured * ENOUGH)
+            if rows.ids.numbers is not None:  # other chunks may have entries of the token
+                few |= repeats(rows, n, row_seen(rows, n), token, drawing & left & (n * 0 + chunks > 1))
             if some(few) & (i + 1 < k):
                 largest_left, total_left = measure_anew(rows, n, stats, tokens + n * k, i + 1, few, S)
                 unit = tl.where(few, largest_left, unit)

@@ -71,12 +71,12 @@ def prob(side, b, d, v, mask):
     is_hot = (d.hot >= 0) & (d.hot == v)
     if side.data is None:
         return tl.where(is_hot, 1.0, 0.0).to(tl.float64), tl.where(is_hot, 0.0, -float("inf")).to(tl.float64)
+    elif side.ids.numbers is not None:
+        inside = mask & (d.row >= 0) & (d.hot < 0) & (v >= 0) & (v < IDS_END)
+        p = add_up(side, d.stats, places_of(side, b, d.row, v, inside), PROB)
+        return tl.where(is_hot, 1.0, p), tl.where(is_hot, 0.0, tl.log(p))
     else:
-        inside = mask & (d.row >= 0) & (d.hot < 0) & (v >= 0)
-        if side.ids.numbers is not None:
-            p = add_up(side, d.stats, places_of(side, b, d.row, v, inside & (v < IDS_END)), PROB)
-            return tl.where(is_hot, 1.0, p), tl.where(is_hot, 0.0, tl.log(p))
-        inside &= v < side.V
+        inside = mask & (d.row >= 0) & (d.hot < 0) & (v >= 0) & (v < side.V)
         z = load_entry(side, b, d.row, v, inside, 0.0)
         if side.PROBS:
             p = tl.where(inside, clean_prob(z), 0.0).to(tl.float64)
