@@ -95,6 +95,6 @@ def row_gap_kernel(target, draft, gaps, S: tl.constexpr):
 def row_gap(gaps, p, p_stats, q, q_stats, q_ids):
     if N := p.size(0):
         sides, table = row_pair(p, p_stats, q, q_stats, q_ids)
-        launch.run(
-            row_gap_kernel, (N,), table.walk_threads, *sides, gaps, S=table.sizes(ROWS=1, TOGETHER=table.at_once)
-        )
+        at_once = table.at_once if q_ids is None else max(1, table.at_once // 2)  # ids need registers
+        sizes = table.sizes(ROWS=1, TOGETHER=at_once)
+        launch.run(row_gap_kernel, (N,), table.walk_threads, *sides, gaps, S=sizes)

@@ -9,7 +9,7 @@ import triton.language as tl
 from .core import launch
 from .core.arguments import sampling, seen_rows
 from .core.draw import first_chunk_with, first_lane_with
-from .core.filters import ONE, Block, crossing, deviation, sum_kept, top_k_bound
+from .core.filters import ONE, Block, crossing, deviation, deviation_of_one, sum_kept, top_k_bound
 from .core.ids import id_of
 from .core.launch import put_absent
 from .core.memory import load_value, some, start
@@ -97,7 +97,11 @@ def filtered(side, b, block, T, scale, top, alive, S):
         n = load_value(given.top_n_sigma, b, alive, 0.0)
         on = alive & (n > 0)
         if some(on):
-            least = top.to(tl.float64) - n.to(tl.float64) * deviation(side, block, top, on, S)
+            if S.ROWS == 1:
+                sigma = deviation_of_one(side, block, top, on, S)
+            else:
+                sigma = deviation(side, block, top, on, S)
+            least = top.to(tl.float64) - n.to(tl.float64) * sigma
             cutoff = tl.where(on, tl.maximum(cutoff, least.to(tl.float32)), cutoff)
     if given.min_p.data is not None:
         min_p = load_value(given.min_p, b, alive, 0.0)

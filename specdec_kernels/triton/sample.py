@@ -93,7 +93,7 @@ def token_at(rows, n, entry, mask):
     if rows.ids.numbers is None:
         return entry
     else:
-        return tl.maximum(id_of(rows, n, row_seen(rows, n), entry, mask), 0)
+        return tl.maximum(id_of(rows, n, row_seen(rows, n), entry, mask), 0).to(tl.int64)
 
 
 @triton.jit

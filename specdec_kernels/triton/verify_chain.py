@@ -246,8 +246,8 @@ def launch_by_rule(walk, target, draft, rules, random, out, masses, block: bool,
         launch.empty(rows, (B, G + 1, FLOATS.value), torch.float64),
     )
     sides = target.argument(), launch.NO_ROWS if draft is None else draft.argument()
-    seen = any(side is not None and side.rows.views.GIVEN.value for side in (target, draft))
-    at_once = max(1, wider.at_once // 2) if seen else wider.at_once  # views need registers
+    plain = all(not x.rows.views.GIVEN.value and x.rows.ids is launch.NO_IDS for x in (target, draft) if x)
+    at_once = wider.at_once if plain else max(1, wider.at_once // 2)  # others need registers
     sizes = wider.sizes(ROWS=1, CHUNKS=launch.table(rows.V).chunks, TOGETHER=at_once)
     constants = {"BLOCK": block, "SCORES_END": draft is not None and draft.layout.extra == 1, "POSITIONS": positions}
     args = (target.layout.count, G, *walk, *sides, rules, random, out, places, masses)
@@ -260,9 +260,10 @@ def launch_exact(walk, target, draft, random, out, sums, positions: int) -> None
     per_program = table.per_program(B)
     grid = launch.blocks(B, table.rows), launch.blocks(table.chunk_count, per_program)
     q_side = launch.NO_ROWS if draft is None else draft.argument()
+    threads = table.row_threads if draft and draft.rows.ids is not launch.NO_IDS else table.wide_threads
     stop = Stop(launch.empty(target.rows, (B,), torch.int32), *sums)
     args = (B, count, G, *walk, target.argument(sums=True), q_side, random, out, stop, per_program)
-    launch.run(stop_kernel, grid, table.wide_threads, *args, POSITIONS=positions, S=table.sizes())
+    launch.run(stop_kernel, grid, threads, *args, POSITIONS=positions, S=table.sizes())
     D, token_batch_stride, token_stride, _, given = walk
     args = (B, count, G, D, token_batch_stride, token_stride, given, target.argument(), q_side, random, out, stop)
     launch.run(final_kernel, grid[:1], table.row_threads, *args, S=table.sizes())
@@ -278,8 +279,7 @@ def verify_chain(
     if not B:
         return
     by_rule, block = rules.rule.data is not None, method == 1
-    views = target_views, draft_views
-    of_target, of_draft = (GivenViews(*x).of_chains(draft_tokens, cu_draft) for x in views)
+    of_target, of_draft = (GivenViews(*x).of_chains(draft_tokens, cu_draft) for x in (target_views, draft_views))
     target = ChainRows(GivenRows(*target), of_target, layout)
     draft = draft_rows(GivenRows(*draft), of_draft, layout, by_rule, draft_ids)
     target.read()

@@ -219,7 +219,7 @@ def by_id(
         grid = launch.blocks(layout.slots, table.rows), launch.blocks(table.chunk_count, per_program)
         sides = [launch.rows(x, probs, layout=layout, store=store) for x in (rows, lying)]
         args = (*sides, end, *layout.arguments(), parents, out, numbers if V is None else None, per_program)
-        launch.run(put_entries_kernel, grid, table.wide_threads, *args, S=table.sizes())
+        launch.run(put_entries_kernel, grid, table.row_threads, *args, S=table.sizes())
     if V is None:
         of_entries = numbers[:, 2]
         found, entries = torch.where(of_entries < 0, end, of_entries).sort(dim=1, stable=True)

@@ -3,7 +3,8 @@
 
 A launch (put_entries_kernel) writes the row of each position out as its request sees it: k float32 entries, -inf (a
 probability: 0) where an entry has no id. Stats are computed from these as from any rows. The functions below find the
-entries of target ids in a list of places that is sorted by id. Entries of one id add up.
+entries of target ids in a list of places that is sorted by id. Entries of one id add up. Ids, entries and places are
+int32: tiles of int64 take too many registers.
 """
 
 from typing import Any, NamedTuple
@@ -47,10 +48,10 @@ def _place(side, at, j, mask):
     inside = mask & (j >= 0) & (j < side.V)
     if side.ids.V is None:
         id = side.ids.numbers + at + j
-        return get_value(id, inside, -1).to(tl.int64), get_value(id + side.V, inside, -1).to(tl.int64)
+        return get_value(id, inside, -1), get_value(id + side.V, inside, -1)
     else:
         id = side.ids.numbers + at + 2 * j
-        return get_value(id, inside, -1).to(tl.int64), get_value(id + 1, inside, -1).to(tl.int64)
+        return get_value(id, inside, -1), get_value(id + 1, inside, -1)
 
 
 @triton.jit
@@ -60,13 +61,13 @@ def _first(side, at, v, mask):
         return first_place(side.ids.numbers + at, side.V, v, mask)
     else:
         first = side.ids.numbers + at + 3 * side.V + tl.minimum(v, side.ids.V)
-        return tl.minimum(tl.maximum(get_value(first, mask, 0).to(tl.int64), 0), side.V)
+        return tl.minimum(tl.maximum(get_value(first, mask, 0), 0), side.V)
 
 
 @triton.jit
 def places_of(side, b, row, v, mask):
-    """Return the Places of ids v; `mask` has the shape of all together."""
-    v = tl.broadcast_to(v, mask.shape)
+    """Return the Places of ids v < 2^24; `mask` has the shape of all together."""
+    v = tl.broadcast_to(v, mask.shape).to(tl.int32)
     at = _numbers(side, b, row)
     return Places(b, row, at, _first(side, at, v, mask), v, mask)
 
@@ -74,7 +75,7 @@ def places_of(side, b, row, v, mask):
 @triton.jit
 def chunk_places(side, b, row, c, alive, S):
     """Return the Places of the ids of chunks c."""
-    begin = c.to(tl.int64) * CHUNK
+    begin = c * CHUNK
     alive = alive & (row >= 0)
     if side.ids.V is None:  # most chunks have no entry, and one search shows it
         at = _numbers(side, b, row)
@@ -127,7 +128,7 @@ def merged_chunk(side, b, row, c, alive, S):
     """Return chunks c of rows in the order of their ids, with the entries of one id added up at the first of its
     places; nothing (-inf, or 0) at its others."""
     at = _numbers(side, b, row)[:, None]
-    j = (c.to(tl.int64) * CHUNK)[:, None] + tl.arange(0, S.WIDTH)[None, :]
+    j = (c * CHUNK)[:, None] + tl.arange(0, S.WIDTH)[None, :]
     mask = (alive & (row >= 0))[:, None] & (j < side.V)
     id, _ = _place(side, at, j, mask)
     before, _ = _place(side, at, j - 1, mask)
@@ -139,7 +140,7 @@ def merged_chunk(side, b, row, c, alive, S):
 @triton.jit
 def id_of(side, b, row, entry, mask):
     """Return the ids of entries; -1 for entries without one."""
-    id = get_value(side.ids.numbers + _numbers(side, b, row) + 2 * side.V + entry, mask, -1).to(tl.int64)
+    id = get_value(side.ids.numbers + _numbers(side, b, row) + 2 * side.V + entry, mask, -1)
     end = IDS_END if side.ids.V is None else side.ids.V
     return tl.where((id >= 0) & (id < end), id, -1)
 
@@ -147,7 +148,7 @@ def id_of(side, b, row, entry, mask):
 @triton.jit
 def chunk_ids(side, b, row, c, alive, S):
     """Return the ids of the entries of chunks c, in the row's order."""
-    entry = (c.to(tl.int64) * CHUNK)[:, None] + tl.arange(0, S.WIDTH)[None, :]
+    entry = (c * CHUNK)[:, None] + tl.arange(0, S.WIDTH)[None, :]
     return id_of(side, b[:, None], row[:, None], entry, (alive & (row >= 0))[:, None] & (entry < side.V))
 
 
@@ -164,7 +165,7 @@ def holds(side, b, row, c, id, alive, S):
 def repeats(side, b, row, id, mask):
     """Return which ids have several entries."""
     at = _numbers(side, b, row)
-    next, _ = _place(side, at, _first(side, at, tl.maximum(id, 0), mask) + 1, mask)
+    next, _ = _place(side, at, _first(side, at, tl.maximum(id, 0).to(tl.int32), mask) + 1, mask)
     return mask & (next == id)
 
 
@@ -176,6 +177,6 @@ def chunks_of_both(target, draft, b, q):
     else:
         there = q.row >= 0
         at = _numbers(draft, b, q.row)
-        last, _ = _place(draft, at, _first(draft, at, q.row * 0 + IDS_END, there) - 1, there)
+        last, _ = _place(draft, at, _first(draft, at, there.to(tl.int32) * 0 + IDS_END, there) - 1, there)
         end = tl.minimum(tl.max(tl.maximum(last, q.hot)) + 1, IDS_END)
         return tl.cdiv(tl.maximum(end, target.V), CHUNK).to(tl.int32)
