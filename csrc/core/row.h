@@ -102,6 +102,8 @@ class Row {
   SPECDEC_HD const Seen* view() const { return reinterpret_cast<const Seen*>(static_cast<const char*>(data_) - 1); }
   SPECDEC_HD RowId id() const { return {data_, V << 2 | dtype}; }
   SPECDEC_HD float entry(int64_t v) const;
+  // The same, of a row that is as in memory
+  SPECDEC_HD float plain_entry(int64_t v) const { return number_at(data_, dtype, v); }
 #else
   View view{};                    // none: the row is as in memory
   const EntryIds* ids = nullptr;  // null: entry v is that of id v
@@ -109,6 +111,7 @@ class Row {
   bool adds = false;   // by_id: the entries of one id add up as they are; else as logits at T = 1
   RowId id() const { return {data_, V << 3 | dtype << 1 | by_id, view, ids}; }
   float entry(int64_t v) const;  // the row may be spread over processes
+  float plain_entry(int64_t v) const { return entry(v); }
   // The same row by id. Without ids it is that already.
   Row by_ids(bool adds) const {
     Row row = *this;
@@ -177,8 +180,8 @@ enum class Kind : int32_t {
 };
 
 #ifdef SPECDEC_IN_CUDA
-// The probability of id v under a row by id, or its ln (cuda/listed.cuh)
-SPECDEC_HD double listed_prob(const Listed* row, RowStats stats, bool log, int64_t v);
+// prob() or log_prob() of a distribution whose row is seen or by id (cuda/groups.cuh)
+SPECDEC_HD double changed_prob(Row row, RowStats stats, bool logits, bool log, int64_t v);
 #endif
 
 struct Dist {
@@ -213,17 +216,17 @@ struct Dist {
 #ifndef SPECDEC_IN_CUDA
     if (row.ids && reads_row()) return log_listed_prob(v);
 #else
-    if (row.is_listed() && reads_row()) return listed_prob(row.listed(), stats, true, v);
+    if (row.is_seen() && reads_row()) return changed_prob(row, stats, kind == Kind::kLogits, true, v);
 #endif
-    return log_prob(v, [&] { return row.entry(v); });
+    return log_prob(v, [&] { return row.plain_entry(v); });
   }
   SPECDEC_HD double prob(int64_t v) const {
 #ifndef SPECDEC_IN_CUDA
     if (row.ids && reads_row()) return listed_prob(v);
 #else
-    if (row.is_listed() && reads_row()) return listed_prob(row.listed(), stats, false, v);
+    if (row.is_seen() && reads_row()) return changed_prob(row, stats, kind == Kind::kLogits, false, v);
 #endif
-    return prob(v, [&] { return row.entry(v); });
+    return prob(v, [&] { return row.plain_entry(v); });
   }
 #ifndef SPECDEC_IN_CUDA
   // prob() and log_prob() of a row with ids (cpu/row_reader.cpp)

@@ -200,9 +200,15 @@ class EntriesRoom {
     to_.repeats = scratch_.at<int32_t>(repeats);
     if (writes) to_.written = scratch_.at<float>(written);
     if (masks) to_.seen = scratch_.at<Seen>(seen), to_.mapped = scratch_.at<uint32_t>(mapped);
-    if (masks) to_.none = scratch_.at<int32_t>(none), views.seen = to_.seen;
-    ids.listed = to_.listed, ids.written = to_.written, ids.stride = to_.stride;
+    if (masks) to_.none = scratch_.at<int32_t>(none);
+    views.seen = to_.seen;
+    ids.listed = to_.listed;
     ids_ = ids;
+  }
+  // The rows as they are seen, if they are written
+  bool written() const { return to_.written; }
+  RowMemory written(int64_t per_request) const {
+    return {to_.written, k_, per_request * to_.stride, to_.stride, kFloat32};
   }
 
   template <class Op>

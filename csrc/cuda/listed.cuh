@@ -63,23 +63,25 @@ SPECDEC_HD_APART float joined(float x, float y, RowStats stats, bool adds) {
 }
 
 // An entry by id, as a logit at T = 1 without filters
-SPECDEC_HD_APART float listed_entry(const Listed* row, int64_t v) {
+SPECDEC_HD float listed_entry(const Listed& row, int64_t v) {
   const RowStats plain{1, -FLT_MAX, 0, 0};
-  float sum = row->adds ? 0 : -HUGE_VALF;
-  for_entries(*row, number_of(row, v), [&](float z) { sum = joined(sum, row->adds ? clean_prob(z) : z, plain, row->adds); });
+  float sum = row.adds ? 0 : -HUGE_VALF;
+  for_entries(row, number_of(&row, v),
+              [&](float z) { sum = joined(sum, row.adds ? clean_prob(z) : z, plain, row.adds); });
   return sum;
 }
 
-SPECDEC_HD_APART double listed_prob(const Listed* row, RowStats stats, bool log, int64_t v) {
+// The probability of an id, or its ln
+SPECDEC_HD double listed_prob(const Listed& row, const RowStats& stats, bool log, int64_t v) {
   double sum = 0, last = 0;
   int n = 0;
-  for_entries(*row, number_of(row, v), [&](float z) {
-    last = row->adds ? double(clean_prob(z)) : stats.log_prob(z);
-    sum += row->adds ? last : exp(last);
+  for_entries(row, number_of(&row, v), [&](float z) {
+    last = row.adds ? double(clean_prob(z)) : stats.log_prob(z);
+    sum += row.adds ? last : exp(last);
     ++n;
   });
   if (!log) return sum;
-  return n == 1 && !row->adds ? last : ::log(sum);  // exp() would lose a small one
+  return n == 1 && !row.adds ? last : ::log(sum);  // exp() would lose a small one
 }
 
 // The id of entry `at`, for stats of a greedy row, which were made as its entries lie

@@ -14,6 +14,7 @@ struct LookedUp {
   Dist p, q;               // without those stats
   Filters of_p, of_q;      // the filters for those stats
   float z_p = 0, z_q = 0;  // the token's entries
+  double of_ids = 0;       // q of the token, if q's row is by id
   double u = 0;
 
   // Whether q is one-hot, or will be once its stats are made
@@ -27,7 +28,7 @@ struct LookedUp {
     return law.prob(d, [&] { return z_p; });
   }
   SPECDEC_DEVICE double draft_prob(const Dist& law, int64_t d) const {
-    if (law.row.is_listed()) return law.prob(d);
+    if (law.row.is_listed() && law.reads_row()) return of_ids;
     return law.prob(d, [&] { return z_q; });
   }
   SPECDEC_DEVICE double uniform() const { return u; }
