@@ -25,6 +25,7 @@ from .models.graphed import Graphed
 from .models.lean_llama import LeanLlama
 from .models.load import Pair, check_tokenizers, load_pair
 from .models.slot_cache import Branches, SlotCache
+from .models.vocabulary import MatchedModel
 from .outcome import Outcome
 from .proposal import Draft, Drafter, Proposal, TreeDraft
 from .request import Request
@@ -45,6 +46,7 @@ __all__ = [
     "HierarchicalDrafter",
     "LeanLlama",
     "LookupThenModel",
+    "MatchedModel",
     "Model",
     "ModelDrafter",
     "Outcome",

@@ -19,7 +19,7 @@ import torch
 
 import specdec_kernels as sk
 
-from .interfaces import check_count, check_model, check_no_views, check_requests, wrap
+from .interfaces import check_count, check_no_views, check_requests, check_target, wrap
 from .limits import check_size
 from .models.token_tree import Path, TokenTree, check_trees
 from .request import Request
@@ -135,7 +135,7 @@ def beam_search(target, requests: list[Request], beams: int = 4, drafter: BeamPr
 
     Source: plain beam search. The replay gives equal beams by induction over steps, since a step reads only rows.
     """
-    check_model("beam_search", "target", target)
+    check_target("beam_search", target)
     beams, requests = check_count("beam_search", "beams", beams), check_requests("beam_search", requests)
     if drafter is not None and (not isinstance(drafter, BeamProposer) or hasattr(drafter, "verifies")):
         hint = wrap(drafter, "BeamDrafter")

@@ -16,6 +16,7 @@ __all__ = [
     "check_no_views",
     "check_request",
     "check_requests",
+    "check_target",
     "check_tokenizer",
     "wrap",
 ]
@@ -47,6 +48,18 @@ def check_model(op: str, name: str, x: Any) -> Any:
     if not _has(x, _MODEL):
         hint = ": wrap it, decode.adapt(model)" if isinstance(x, torch.nn.Module) else ""
         raise TypeError(f"{op}: {name} must be a decode.Model, got {_shown(x)}{hint}")
+    return x
+
+
+def check_target(op: str, x: Any) -> Any:
+    """Return x if it can be a target: a Model whose logits cover all ids.
+
+    Raises:
+        TypeError: it is no Model.
+        ValueError: its logits cover some ids only.
+    """
+    if getattr(check_model(op, "target", x), "vocab_map", None) is not None:
+        raise ValueError(f"{op}: target must have logits for all its ids, got {type(x).__name__} with a vocab_map")
     return x
 
 

@@ -9,7 +9,7 @@ from time import perf_counter
 
 import torch
 
-from .interfaces import check_count, check_drafter, check_model, check_request, check_tokenizer
+from .interfaces import check_count, check_drafter, check_request, check_target, check_tokenizer
 from .isolation import each_alone, over_ranks_error, together
 from .limits import check_device, check_method, check_passes, check_rule, check_size
 from .models.prompt import PREFILL_CHUNK, read_tokens, set_prefill_chunk
@@ -80,7 +80,7 @@ class Session:
         self.slots = check_count("generate", "max_batch", max_batch)
         self.capacity = check_count("generate", "capacity", capacity)
         self.prefill_chunk = check_count("generate", "prefill_chunk", prefill_chunk)
-        self.target = check_model("generate", "target", target)
+        self.target = check_target("generate", target)
         self.drafter = NoDrafter() if drafter is None else check_drafter("generate", "drafter", drafter)
         self.verify, self.tokenizer = verify, check_tokenizer("generate", tokenizer)
         check_method(self.drafter, verify)

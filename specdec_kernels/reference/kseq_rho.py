@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from ..registry import ROW_KINDS
-from .law import clean_q, law_of_logits, law_of_probs, numpy_rows, positive
+from .law import clean_q, positive
 from .row_stats import stats_of
-from .rows import rows_of
+from .rows import Rows, rows_of
+from .sides import Side
 
 
 class KseqRho(NamedTuple):
@@ -34,14 +35,12 @@ def kseq_rho(p, q, k):
 def laws(op, p, q):
     """Return the Laws of p's rows and those of q's rows."""
     found = []
-    for name, rows in (("p", rows_of(p, seen=False)), ("q", rows_of(q, seen=False))):
+    for name, rows in (("p", rows_of(p, seen=False)), ("q", rows_of(q, seen=False, draft=True))):
         if rows.kind not in ROW_KINDS:
             raise ValueError(f"{op}: {name}.kind must be 'logits' or 'probs', got {rows.kind!r}")
-        values = numpy_rows(rows.logits)
-        if rows.kind == "probs":
-            found.append([law_of_probs(row) for row in values])
-        else:
-            found.append([law_of_logits(z, s) for z, s in zip(values, stats_of(rows).tolist())])
+        if rows.kind == "logits":
+            rows = Rows(rows.logits, stats=stats_of(rows), ids=rows.ids)
+        found.append([*map(Side(rows).law(), range(len(rows.logits)))])
     return found
 
 

@@ -71,9 +71,9 @@ def log_weights(z, stats):
     return np.where(z >= cutoff, (z - top) * scale, -np.inf)
 
 
-def no_row(V):
+def no_row():
     """Return the Law for an index out of range: invalid, like a row of NaN."""
-    return Law(np.zeros(V), False, False, 0, missing=True)
+    return Law(np.zeros(0), False, False, 0, missing=True)
 
 
 def law_of_probs(row):

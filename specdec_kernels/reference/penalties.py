@@ -10,47 +10,51 @@ seen(v): v is in the prompt, in the output or in the window; count(v): how often
 The window of row i of a chain is the drafts before it.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from .entries import places_of
+
 
 class History(NamedTuple):
     seen: np.ndarray  # [V] bool
     counts: np.ndarray  # [V] int64
+    places: Callable | None = None  # places_of() of a row whose entries have ids of their own
 
     @classmethod
-    def of_list(cls, ids, counts, V):
+    def of_list(cls, ids, counts, V, places=None):
         """Return the history of a list: distinct ids with their counts in the output; -1 pads."""
-        history = cls(np.zeros(V, dtype=bool), np.zeros(V, dtype=np.int64))
+        history = cls(np.zeros(V, dtype=bool), np.zeros(V, dtype=np.int64), places)
+        places = places or places_of(V)
         for v, count in zip(ids, counts):
-            if 0 <= v < V:
-                history.seen[v], history.counts[v] = True, count
+            history.seen[places(v)], history.counts[places(v)] = True, count
         return history
 
     @classmethod
-    def of_table(cls, counts, bits, V):
+    def of_table(cls, counts, bits, V, places=None):
         """Return the history of a table: the counts of the first ids, and a bit for each id in the prompt."""
         table = [(v, count) for v, count in enumerate(counts) if count != 0 or bits[v // 32] >> v % 32 & 1]
-        return cls.of_list([v for v, _ in table], [count for _, count in table], V)
+        return cls.of_list([v for v, _ in table], [count for _, count in table], V, places)
 
     @classmethod
-    def of(cls, penalties, s, V):
+    def of(cls, penalties, s, V, places=None):
         """Return the history with index s."""
         counts = penalties.counts[s].tolist()
         if penalties.ids is None:
-            return cls.of_table(counts, penalties.prompt_bits[s].tolist(), V)
-        return cls.of_list(penalties.ids[s].tolist(), counts, V)
+            return cls.of_table(counts, penalties.prompt_bits[s].tolist(), V, places)
+        return cls.of_list(penalties.ids[s].tolist(), counts, V, places)
 
     def after(self, window):
         """Return the history once the window's tokens are emitted too. Ids outside the row are no entries of it."""
         seen, count = self.seen.copy(), self.counts.copy()
+        places = self.places or places_of(len(seen))
         for v in window:
-            if 0 <= v < len(seen):
-                seen[v] = True
-                count[v] += 1
-        return History(seen, count)
+            seen[places(v)] = True
+            count[places(v)] += 1
+        return self._replace(seen=seen, counts=count)
 
 
 def penalised(z, history, repetition=1.0, frequency=0.0, presence=0.0):

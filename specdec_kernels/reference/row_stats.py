@@ -7,6 +7,7 @@ import math
 import numpy as np
 import torch
 
+from .entries import with_id
 from .law import numpy_rows, per_row
 from .padded import padded, present
 from .rows import first_sampling, rows_of
@@ -17,10 +18,12 @@ FLT_MAX, FLT_MIN = float(np.finfo(np.float32).max), float(np.finfo(np.float32).t
 
 def row_stats(rows, *, num_rows=None):
     """Return the stats [N, 4] float64 of rows [N, V]: scale, cutoff, log_norm, max."""
-    rows = rows_of(rows)
+    rows = rows_of(rows, draft=True)
     N, n = len(rows.logits), present(num_rows, len(rows.logits))
     rows = seen_rows(rows, n)
     stats = stats_of_rows(numpy_rows(rows.logits[:n]), *first_sampling(rows, n))
+    if rows.ids is not None:
+        stats = [with_id(*each) for each in zip(stats, rows.ids.numpy())]
     return padded(torch.tensor(stats, dtype=torch.float64, device="cpu").reshape(-1, 4), N, 0)
 
 

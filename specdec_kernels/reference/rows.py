@@ -4,17 +4,22 @@
 import torch
 
 from ..rows import Rows
+from .entries import listed
 from .padded import first
 
 SAMPLING_FIELDS = slice(1, 6)  # of Rows: those of registry.SAMPLING
 
 
-def rows_of(x, seen=True):
-    """Return x as Rows; None stays None. seen: whether the caller serves views."""
-    rows = x if x is None or isinstance(x, Rows) else Rows(x)
-    if rows is not None and not (seen or rows.penalties is rows.bias is rows.allowed is None):
+def rows_of(x, seen=True, draft=False):
+    """Return x as Rows; None stays None. seen: whether the caller serves views. draft: whether x may be sparse or
+    mapped, which is then returned as entries.listed() does."""
+    if x is None or not isinstance(x, Rows):
+        return x if x is None else Rows(x)
+    if not (seen or x.penalties is x.bias is x.allowed is None):
         raise NotImplementedError("views are not served on pairs of rows")
-    return rows
+    if not (draft or x.ids is x.vocab_map is None):
+        raise NotImplementedError("ids are served on draft rows only")
+    return listed(x)
 
 
 def first_sampling(rows, n):
@@ -25,4 +30,5 @@ def first_sampling(rows, n):
 def of_request(rows, b, take):
     """Return request b's Rows: take() of logits and stats, with the request's own parameters."""
     own = (x[b] if torch.is_tensor(x) and x.dim() else x for x in rows[SAMPLING_FIELDS])
-    return Rows(take(rows.logits), *own, stats=None if rows.stats is None else take(rows.stats), kind=rows.kind)
+    stats, ids = (x if x is None else take(x) for x in (rows.stats, rows.ids))
+    return Rows(take(rows.logits), *own, stats=stats, kind=rows.kind, ids=ids)

@@ -37,19 +37,24 @@ def sample(
     chance_type=GivenUniforms,
 ):
     """Draw tokens, with the op's arguments. chance_type: the class that makes the draws."""
-    given_rows = rows_of(rows)
+    given_rows = rows if isinstance(rows, Rows) else Rows(rows)
     N, n = len(given_rows.logits), present(num_rows, len(given_rows.logits))
-    rows = seen_rows(given_rows, n)
+    rows = seen_rows(rows_of(rows, draft=True), n)
     stats = stats_of(rows, num_rows)[:n]
-    logits, seed, offset, slot, uniforms = first(n, rows.logits, seed, offset, slot, uniforms)
+    logits, ids, seed, offset, slot, uniforms = first(n, rows.logits, rows.ids, seed, offset, slot, uniforms)
     if uniforms is None and seed is None:  # nothing to draw: greedy rows
         u = np.zeros((n, k))
     elif uniforms is None:
         u = philox_uniforms(seed, offset, k, 2, torch.as_tensor(slot, device="cpu").expand(n)).numpy()
     else:
         u = given(in_float64(uniforms))
-    law = chance_type.side(Rows(logits, stats=stats)).law()
-    drawn = [draw_row(law(i), [chance_type((), x) for x in u_row], replacement) for i, u_row in enumerate(u.tolist())]
+    side = chance_type.side(Rows(logits, stats=stats, ids=ids))
+    laws = [*map(side.law_of_entries(), range(n))]
+    ids = np.arange(logits.shape[-1])[None].repeat(n, 0) if ids is None else ids.numpy()
+    drawn = [
+        draw_row(law, ids[i], side.of_ids(law, i), [chance_type((), x) for x in u[i]], replacement)
+        for i, law in enumerate(laws)
+    ]
     tokens = torch.tensor([d[0] for d in drawn], dtype=torch.int64, device="cpu").reshape(n, k)
     logprobs = torch.tensor([d[1] for d in drawn], dtype=torch.float64, device="cpu").reshape(n, k)
     plain = given_rows._replace(**dict.fromkeys(SAMPLING))
@@ -57,10 +62,12 @@ def sample(
     return Sampled(padded(tokens, N, -1), padded(logprobs, N, 0), drawn_from)
 
 
-def draw_row(law, chances, replacement):
-    """Draw from one Law, once by each chance object -> (tokens, logprobs)."""
+def draw_row(entries, ids, law, chances, replacement):
+    """Draw from one row, once by each chance object -> (tokens, logprobs).
+
+    entries: the Law over its entries, in whose order it is drawn. ids: their ids. law: the Law over ids."""
     tokens, logprobs = [], []
-    w = law.p
+    w = entries.p
     for chance in chances:
         if not law.valid:
             tokens.append(law.fallback)
@@ -69,9 +76,9 @@ def draw_row(law, chances, replacement):
             tokens.append(-1)
             logprobs.append(-math.inf)
         else:
-            x = chance.draw(w)
+            x = int(ids[chance.draw(w)])
             tokens.append(x)
             logprobs.append(law.log(x))
             if not replacement:
-                w = without(law.p, law.log_p, tokens)
+                w = without(entries.p, entries.log_p, np.isin(ids, tokens))
     return tokens, logprobs

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 
+from .entries import law_of_ids, with_place
 from .law import law_of_logits, law_of_probs, numpy_rows
 from .row_stats import stats_of_rows
 from .rows import SAMPLING_FIELDS, Rows
@@ -26,7 +27,18 @@ class Side(NamedTuple):
         return row
 
     def law(self):
-        """Return a function i -> Law of row i."""
+        """Return a function i -> Law of row i, over ids."""
+        of_entries = self.law_of_entries()
+        return lambda i: self.of_ids(of_entries(i), i)
+
+    def of_ids(self, law, i):
+        """Return the Law over ids, given that over the entries of row i."""
+        if self.rows.ids is None:
+            return law
+        return law_of_ids(law, numpy_rows(self.rows.logits[i]), self.rows.ids[i].numpy())
+
+    def law_of_entries(self):
+        """Return a function i -> Law of row i, over its entries."""
         values = numpy_rows(self.rows.logits)
         if self.rows.kind == "probs" and self.rows.temperature is None:  # a temperature (of 0) needs the argmax
             return lambda i: self.of_probs(values[i])
@@ -34,12 +46,13 @@ class Side(NamedTuple):
 
     def stats_of(self, values, i):
         if self.rows.stats is not None:
-            return self.rows.stats[i].double().tolist()
+            stats = self.rows.stats[i].double().tolist()
+            return stats if self.rows.ids is None else with_place(stats, self.rows.ids[i].numpy())
         return stats_of_rows(values[i : i + 1], *self.rows[SAMPLING_FIELDS])[0]
 
     def unscaled(self):
         """Return the same rows at T = 1 without filters."""
-        return self._replace(rows=self.rows and Rows(self.rows.logits, kind=self.rows.kind))
+        return self._replace(rows=self.rows and Rows(self.rows.logits, kind=self.rows.kind, ids=self.rows.ids))
 
 
 class Verified(NamedTuple):

@@ -12,6 +12,7 @@ import torch
 from .block import block
 from .chain import Chain
 from .chance import GivenUniforms
+from .entries import IDS_END, renumbered, width_of
 from .law import no_row, padded
 from .padded import first, present
 from .rows import of_request, rows_of
@@ -73,12 +74,12 @@ class Batch:
         windows = [ids[:i] for i in positions]
         first = b * (self.G + 1) if self.starts is None else self.starts[b] + b
         at = [first + i for i in positions]
-        seen = written_out(own.logits, rows, windows, [b] * len(windows), self.B, at)
+        seen = written_out(own.logits, rows, windows, [b] * len(windows), self.B, at, own.ids)
         return own._replace(logits=seen.double() if is_seen(rows) else seen)
 
     def stored(self, numbers, side_of, one_hot, rows, b, ids):
         """Return the functions of Batch.laws for rows looked up by index: row n of [S, K, V] is [n // K, n % K]."""
-        *lead, V = rows.logits.shape
+        lead = rows.logits.shape[:-1]
         there = [i for i, n in enumerate(numbers) if 0 <= n < math.prod(lead)]
 
         def taken(t):
@@ -91,7 +92,7 @@ class Batch:
             def row(i):
                 if i in there:
                     return law(there.index(i))
-                return None if numbers[i] == one_hot else no_row(V)
+                return None if numbers[i] == one_hot else no_row()
 
             return row
 
@@ -134,9 +135,10 @@ def verify_chain(
     if method not in METHODS:
         raise ValueError(f"verify_chain: method must be 'token' or 'block', got {method!r}")
     batch = Batch(draft_tokens, cu_draft, max_draft)
-    target, draft = rows_of(target), rows_of(draft)
+    target, draft = rows_of(target), rows_of(draft, draft=True)
     vocab = target.logits.shape[-1]
-    wide = max(vocab, 0 if draft is None else draft.logits.shape[-1])
+    width = max(vocab, width_of(draft))
+    end = width if draft is None or draft.ids is None else IDS_END
     n = present(num_requests, batch.B)
     rules = per_request("verify_chain", n, method, *first(n, rule, alpha), batch.G)
     chances = chance_type.of_requests("verify_chain", batch.B, batch.G, seed, offset, uniforms)
@@ -147,9 +149,9 @@ def verify_chain(
     walks = []
     for b, chance in enumerate(chances[:n]):
         ids = batch.rows(draft_tokens, b).tolist()
+        drafts, wide = renumbered(list(itertools.takewhile(lambda d: 0 <= d < end, ids)), width)
         p, p1 = batch.laws(b, chance.side, bonus_row, wide, target, None, ids)
         q, q1 = batch.laws(b, chance.side, end_row, wide, draft, -1, ids)
-        drafts = list(itertools.takewhile(lambda d: 0 <= d < wide, ids))
         bonus = None if bonus_row or len(drafts) < len(ids) else int(bonus_tokens[b])
         walks.append(METHODS[method](Chain(drafts, p, q, p1, q1, vocab, *rules[b], chance, bonus, end_row)))
     return Verified.of(walks, batch.B, batch.G + 1)

@@ -8,6 +8,7 @@ import torch
 
 from ..registry import TREE_METHODS
 from .chance import GivenUniforms
+from .entries import renumbered, width_of
 from .law import Law, clean_q, padded
 from .padded import first, present
 from .rows import SAMPLING_FIELDS, Rows, of_request, rows_of
@@ -67,7 +68,7 @@ def verify_tree(
 
     chance_type: the class that makes a request's decisions.
     """
-    target, draft = rows_of(target), rows_of(draft)
+    target, draft = rows_of(target), rows_of(draft, draft=True)
     check(method, draft, tree, links)
     B, n = len(target.logits), present(num_requests, len(target.logits))
     rules = [checked_rule(method, *each) for each in per_request("verify_tree", n, "token", *first(n, rule, alpha))]
@@ -82,11 +83,13 @@ def verify_tree(
         draft = None
     nodes, target, draft = nodes.seen(target, draft, n)
     vocab = target.logits.shape[-1]
-    wide = max(vocab, 0 if draft is None else draft.logits.shape[-1])
+    wide = width = max(vocab, width_of(draft))
     walks = []
     for b, chance in enumerate(chances[:n]):
         target_rows, draft_rows = nodes.rows(b, draft is not None)
         names = nodes.tokens[b].tolist()
+        if draft is not None and draft.ids is not None:
+            names, wide = renumbered(names, width)
         own = (rows and of_request(rows, b, lambda t, b=b: t[b]) for rows in (target, draft))
         p_side, q_side = map(chance.side, own)
         p, q = target_of(p_side, target_rows, wide, method), draft_of(q_side, draft_rows, names, wide)

@@ -4,6 +4,7 @@
 import numpy as np
 import torch
 
+from .entries import places_of
 from .law import numpy_rows
 from .penalties import History, amounts, penalised
 
@@ -18,19 +19,19 @@ def unseen(rows, **changes):
     return rows._replace(**{"penalties": None, "bias": None, "allowed": None} | changes)
 
 
-def biased(z, ids, values):
+def biased(z, ids, values, places=None):
     """Return the row z [V] with a bias. Values are added in list order, each sum rounded to the dtype of z."""
-    z = z.copy()
+    z, places = z.copy(), places or places_of(len(z))
     with np.errstate(all="ignore"):
         for v, value in zip(ids, values):
-            if 0 <= v < len(z):
-                z[v] += z.dtype.type(value)
+            z[places(v)] += z.dtype.type(value)
     return z
 
 
-def allowed_ids(words, V):
-    """Return [V] bool: whether the bits of a mask allow each id."""
-    return np.array([v // 32 < len(words) and words[v // 32] >> v % 32 & 1 for v in range(V)], dtype=bool)
+def allowed_ids(words, V, ids=None):
+    """Return [V] bool: whether the bits of a mask allow each entry's id."""
+    ids = range(V) if ids is None else ids
+    return np.array([0 <= v < 32 * len(words) and words[v // 32] >> v % 32 & 1 for v in ids], dtype=bool)
 
 
 def list_of(lists, row, requests, b, position):
@@ -42,31 +43,33 @@ def list_of(lists, row, requests, b, position):
     return int(row.flatten()[b if row.dim() == 1 and len(row) == requests else position])
 
 
-def written_out(z, rows, windows, numbers, requests, positions=None):
+def written_out(z, rows, windows, numbers, requests, positions=None, ids=None):
     """Return rows z [n, V] in float32 with views applied: row i for request (or row) numbers[i], after windows[i].
 
     rows: the side that has the views. requests: how many there are. positions: the index of each row's position among
-    those of all requests; None: a request has one."""
+    those of all requests; None: a request has one. ids: [n, V], the ids of entries; None: their places."""
     if not is_seen(rows):
         return z
     seen = []
     for i, row in enumerate(numpy_rows(z).astype(np.float32)):
         n = numbers[i]
         position = n if positions is None else positions[i]
+        own = None if ids is None else ids[i].tolist()
+        places = places_of(len(row), own)
         if rows.bias is not None:
-            ids, values = (x.flatten(0, -2) for x in rows.bias[:2])
-            at = list_of(ids, rows.bias.row, requests, n, position)
+            of_bias, values = (x.flatten(0, -2) for x in rows.bias[:2])
+            at = list_of(of_bias, rows.bias.row, requests, n, position)
             if at >= 0:
-                row = biased(row, ids[at].tolist(), values[at].tolist())
+                row = biased(row, of_bias[at].tolist(), values[at].tolist(), places)
         if rows.penalties is not None:
             at = n if rows.penalties.row is None else int(rows.penalties.row[n])
-            history = History.of(rows.penalties, at, len(row))
+            history = History.of(rows.penalties, at, len(row), places)
             row = penalised(row, history.after(windows[i]), *amounts(rows.penalties, n))
         if rows.allowed is not None:
             bits = rows.allowed.bits.flatten(0, -2)
             at = list_of(bits, rows.allowed.row, requests, n, position)
             if at >= 0:
-                row = np.where(allowed_ids(bits[at].tolist(), len(row)), row, np.float32(-np.inf))
+                row = np.where(allowed_ids(bits[at].tolist(), len(row), own), row, np.float32(-np.inf))
         seen.append(row)
     return torch.from_numpy(np.stack(seen)) if seen else z.float()
 
@@ -77,7 +80,8 @@ def seen_rows(rows, n):
         return rows
     drafted = None if rows.penalties is None else rows.penalties.drafted
     windows = [()] * n if drafted is None else drafted[:n].tolist()
-    seen = written_out(rows.logits[:n], rows, windows, range(n), len(rows.logits))
+    ids = None if rows.ids is None else rows.ids[:n]
+    seen = written_out(rows.logits[:n], rows, windows, range(n), len(rows.logits), ids=ids)
     return unseen(rows, logits=torch.cat([seen, rows.logits[n:]]).double())
 
 
@@ -90,6 +94,7 @@ def seen_nodes(rows, parents, tokens, numbers, positions, n):
     (B, N), M = parents.shape, rows.logits.shape[1]
     logits = torch.zeros(B, N, rows.logits.shape[2], dtype=torch.float64, device="cpu")
     stats = None if rows.stats is None else torch.zeros(B, N, 4, dtype=torch.float32, device="cpu")
+    ids = None if rows.ids is None else torch.full(logits.shape, -1, device="cpu")
     own = torch.tensor(
         [[x if x < 0 else N for x in numbers[b]] for b in range(B)], dtype=torch.int64, device="cpu"
     ).reshape(B, N)
@@ -102,10 +107,13 @@ def seen_nodes(rows, parents, tokens, numbers, positions, n):
             if at == i:
                 window = path(parents[b].tolist(), tokens[b].tolist(), seen[1])
                 row = rows.logits[b, seen[0]][None]
-                logits[b, i] = written_out(row, rows, [window], [b], B, [b * N + seen[1]])[0]
+                if ids is not None:
+                    ids[b, i] = rows.ids[b, seen[0]]
+                its = None if ids is None else ids[b, i][None]
+                logits[b, i] = written_out(row, rows, [window], [b], B, [b * N + seen[1]], its)[0]
                 if stats is not None:
                     stats[b, i] = rows.stats[b, seen[0]]
-    return unseen(rows, logits=logits, stats=stats, row=own)
+    return unseen(rows, logits=logits, stats=stats, row=own, ids=ids)
 
 
 def path(parents, tokens, node):

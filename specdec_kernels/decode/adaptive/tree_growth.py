@@ -33,7 +33,7 @@ def independent(model: DraftRunner, batch, rows, limits, K: int, L: int) -> Tree
     first, drawn_from, count, views = torch.ones(n, **whole), [], 0, batch.views.after_chain([])
     for level in range(last):
         W = rows.shape[1]
-        out = sk.sample(_flat(rows, batch, views), k=K, slot=level * K, **_per_row(batch.randomness, W))
+        out = sk.sample(_flat(model, rows, batch, views), k=K, slot=level * K, **_per_row(batch.randomness, W))
         drawn = out.tokens.view(n, W, K).gather(1, at[:, None])[:, 0]
         drafts[:, :, level] = drawn.masked_fill(limit[:, None] <= level, -1)
         drawn_from.append(out.rows)
@@ -73,11 +73,11 @@ def shaped(model: DraftRunner, batch, rows, limits, shape: TreeShape, top: bool)
         nodes = torch.arange(above.start, above.stop, device=batch.device).expand(n, -1)
         views = batch.views.after_nodes(parents, tokens, nodes, depth - 1)
         if top:
-            drawn = _likeliest(rows, min(widest, rows.shape[2]), views)
+            drawn = _likeliest(model.by_target_id(rows), widest, views)
         else:
             first = [min(shape.children[i], default=1) - 1 for i in above]  # for a leaf any: its draws are dropped
             slot, randomness = upload(first * n, batch.device), _per_row(batch.randomness, len(above))
-            out = sk.sample(_flat(rows, batch, views), k=widest, replacement=False, slot=slot, **randomness)
+            out = sk.sample(_flat(model, rows, batch, views), k=widest, replacement=False, slot=slot, **randomness)
             drawn = out.tokens.view(n, len(above), -1)
             drawn_from.append(out.rows)
         for i, node in enumerate(above):
@@ -105,13 +105,14 @@ def _packed(parents, tokens, drawn_from) -> TreeDraft:
     return TreeDraft(above, tokens.gather(1, order[:, 1:used] - 1), rows=rows, viewed=True)
 
 
-def _flat(rows, batch, views: dict) -> sk.Rows:
+def _flat(model, rows, batch, views: dict) -> sk.Rows:
     """Flatten a level's rows [n, W, Vq] to [n W, Vq], each with its request's sampling parameters and its own views."""
-    return sk.Rows(rows.flatten(0, 1), **_per_row(batch.sampling, rows.shape[1]), **views)
+    return model.rows(rows.flatten(0, 1), **_per_row(batch.sampling, rows.shape[1]), **views)
 
 
 def _likeliest(rows, w: int, views: dict):
-    """Return the ids [n, W, w] of the largest logits of rows [n, W, Vq], as the requests see them."""
+    """Return the ids [n, W, w] of the largest logits of rows [n, W, V], as the requests see them; at most V of them."""
+    w = min(w, rows.shape[2])
     if not views:
         return rows.topk(w).indices
     flat = rows.flatten(0, 1)
@@ -125,7 +126,7 @@ def _joined(levels: list[sk.Rows], n: int, row) -> sk.Rows:
         torch.cat([x.unflatten(0, (n, -1)) for x in each], 1)
         for each in zip(*((rows.logits, rows.stats) for rows in levels))
     )
-    return sk.Rows(logits, stats=stats, row=row)
+    return sk.Rows(logits, stats=stats, row=row, vocab_map=levels[0].vocab_map)
 
 
 def _per_row(of_request: dict, width: int) -> dict:

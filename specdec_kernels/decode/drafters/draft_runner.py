@@ -6,8 +6,11 @@ from itertools import repeat
 
 import torch
 
+import specdec_kernels as sk
+
 from ..models.prompt import PREFILL_CHUNK, read_tokens
 from ..models.slot_cache import Branches, SlotCache
+from ..models.vocabulary import written_out
 from ..transfers import Readback, Reading, upload, upload_rows
 
 __all__ = ["DraftRunner"]
@@ -31,6 +34,15 @@ class DraftRunner:
 
     def __init__(self, model, reach: int):
         self.model, self.reach, self.first = model, reach, 0  # first: the slot of the last batch's first row
+        self.vocab_map = getattr(model, "vocab_map", None)
+
+    def rows(self, logits, **fields) -> sk.Rows:
+        """Return logits of this model as Rows."""
+        return sk.Rows(logits, vocab_map=self.vocab_map, **fields)
+
+    def by_target_id(self, logits) -> torch.Tensor:
+        """Return logits of this model by the target's ids [..., V], for a model that verifies another one's drafts."""
+        return written_out(logits, self.vocab_map)
 
     def begin(self, slots, capacity):
         self.cache, self.readback = self.model.new_cache(slots, capacity), Readback()

@@ -138,7 +138,8 @@ class HierarchicalDrafter(Drafter):
         if not any(s.drafts for s in ahead) and not batch.wants_end_row:
             return None
         if batch.wants_end_row:
-            for own, row in zip(rows, self.model.score(_Turn(ahead, batch, turns), Draft.nothing(batch).tokens)):
+            last = self.model.score(_Turn(ahead, batch, turns), Draft.nothing(batch).tokens)
+            for own, row in zip(rows, self.model.by_target_id(last)):
                 own.append(row)
         tokens = upload_rows([s.drafts for s in ahead], batch.device)
         return Draft(tokens, sk.Rows(_stacked(rows), **batch.sampling), viewed=True)
@@ -162,7 +163,7 @@ class HierarchicalDrafter(Drafter):
         proposal = self.drafter.propose(batch) or Draft.nothing(batch)
         batch.views.check(proposal)
         times.mark()
-        logits = self.model.score(batch, proposal.tokens)
+        logits = self.model.by_target_id(self.model.score(batch, proposal.tokens))
         times.mark()
         verified = proposal.verify(logits, batch, self.method, None)
         times.mark()

@@ -56,23 +56,26 @@ class ModelDrafter(Drafter):
         rows: list[sk.Rows] = []
         while any(going):
             i, views = len(drawn), batch.views.after_chain(drawn)
-            kinds = row_kinds(batch, sk.Rows(logits, **views), i) if self.gamma.adaptive else [None] * len(batch)
+            kinds = (
+                row_kinds(batch, self.model.rows(logits, **views), i) if self.gamma.adaptive else [None] * len(batch)
+            )
             going = [g and limits[b] > i and self.gamma.keep(b, kinds[b]) for b, g in enumerate(going)]
             if not any(going):
                 break
-            out = sk.sample(sk.Rows(logits, **batch.sampling, **views), slot=i, **randomness)
+            out = sk.sample(self.model.rows(logits, **batch.sampling, **views), slot=i, **randomness)
             drawn.append(out.tokens.masked_fill(~upload(going, batch.device, torch.bool)[:, None], -1))
-            rows.append(sk.Rows(logits, stats=out.rows.stats))  # their views are given to all of them at once
+            rows.append(sk.Rows(logits, stats=out.rows.stats))  # views and the map are given to all of them at once
             if not self.gamma.pays():
                 going = [False] * len(batch)
             if batch.wants_end_row or any(g and limits[b] > i + 1 for b, g in enumerate(going)):
                 logits = self.model.extend(drawn[-1][:, 0], i)
         if batch.wants_end_row:
-            seen = sk.Rows(logits, **batch.sampling, **batch.views.after_chain(drawn))
+            seen = self.model.rows(logits, **batch.sampling, **batch.views.after_chain(drawn))
             rows.append(sk.Rows(logits, stats=sk.row_stats(seen)))
         if not rows:
             return None
-        return Draft(torch.cat([Draft.nothing(batch).tokens, *drawn], 1), sk.stack_rows(rows), viewed=True)
+        drafted = sk.stack_rows(rows)._replace(vocab_map=self.model.vocab_map)
+        return Draft(torch.cat([Draft.nothing(batch).tokens, *drawn], 1), drafted, viewed=True)
 
     def observe(self, outcome):
         self.gamma.observe(outcome)

@@ -91,7 +91,7 @@ class TokenCascade(Drafter):
                 raise ValueError(f"TokenCascade: {wanted}, request {s.index} has {s.remaining}")
 
     def propose(self, batch):
-        first = logits = self.model.catch_up(batch)
+        first = logits = self.model.by_target_id(self.model.catch_up(batch))
         randomness = batch.randomness
         drawn, going = [Draft.nothing(batch).tokens], _ahead(batch)
         defers = [not ahead for ahead in going]
@@ -106,7 +106,7 @@ class TokenCascade(Drafter):
             if max(row) >= 0:
                 drawn.append(tokens)
             if any(going):
-                logits = self.model.extend(tokens[:, 0], i)
+                logits = self.model.by_target_id(self.model.extend(tokens[:, 0], i))
         return KeptDraft(torch.cat(drawn, 1), defers, first)
 
 

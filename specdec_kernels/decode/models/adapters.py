@@ -22,7 +22,8 @@ __all__ = ["HFModel", "Model", "adapt"]
 class Model(Protocol):
     """A causal LM as the loop uses it: LeanLlama, HFModel, or an engine's own."""
 
-    vocab_size: int  # columns of the logits; ids it can embed
+    vocab_size: int  # ids it can embed, and columns of the logits if there is no vocab_map
+    vocab_map: Any = None  # sk.VocabMap of a draft whose logits cover other ids than the target's (vocabulary.py)
     max_positions: int
     device: torch.device = CPU  # of ids and logits
     dtype: torch.dtype

@@ -44,6 +44,7 @@ class Graphed:
             raise ValueError(f"Graphed: model must be on a GPU, got one on {model.device}")
         self.model, self.device = model, model.device
         self.vocab_size, self.max_positions = model.vocab_size, model.max_positions
+        self.vocab_map = getattr(model, "vocab_map", None)
         self.dtype, self.state_size, self.reads_states = model.dtype, model.state_size, model.reads_states
         self.refuses, self.position_note = getattr(model, "refuses", {}), getattr(model, "position_note", "")
         self.pool = torch.cuda.graph_pool_handle()

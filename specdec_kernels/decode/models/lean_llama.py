@@ -10,6 +10,8 @@ the caller reads them.
 import torch
 import torch.nn.functional as F
 
+import specdec_kernels as sk
+
 from ..transfers import is_free
 from .packed_linear import PackedLinear
 from .plain_modules import is_plain_llama
@@ -23,7 +25,7 @@ class LeanLlama:
 
     `layers`: the tensors (norm, qkv, out, norm, gate_up, down) of each; `embed [V, d]`, `head [R, d]`: embedding and
     output rows; `norm`: the final norm; `rotary(positions [S]) -> cos, sin [S, head_dim]`; `head_ids [R]`: the token id
-    of each output row if the head covers only part of the vocabulary (other ids get logit -inf); `state`: the linear
+    of each output row if the head covers only part of the vocabulary (logits then have R columns); `state`: the linear
     layer [d, d] that projects states before they are added to the last layer's input, for a draft that reads them.
     """
 
@@ -35,7 +37,8 @@ class LeanLlama:
         self.eps, self.embed, self.norm = config.rms_norm_eps, embed.detach(), norm.detach()
         self.rotary = rotary
         self.rope: tuple[torch.Tensor, ...] = ()
-        self.head, self.head_ids = PackedLinear(head), head_ids
+        self.head = PackedLinear(head)
+        self.vocab_map = None if head_ids is None else sk.vocab_map(head_ids, self.vocab_size)
         self.state, self.state_size = None if state is None else PackedLinear(state.weight, state.bias), embed.shape[1]
         self.layers: list[tuple] = [
             tuple(w.detach() if w.dim() == 1 else PackedLinear(w) for w in layer) for layer in layers
@@ -135,20 +138,13 @@ class LeanLlama:
             return None
         if not isinstance(keep, str):
             x = kept(_padded(x, places, n * T).view(n, T, -1), keep)
-        logits = self._logits(x)
+        logits = rounded(self.head(x))
         return _padded(logits, places, n * T).view(n, T, -1) if keep == "all" else logits
 
     def _mask(self, cache, n):
         """Return the additive mask [n, 1, H/K * T, length]."""
         hidden = torch.zeros((), dtype=self.dtype, device=self.device).masked_fill(~cache.visible(), float("-inf"))
         return hidden.repeat(1, 1, self.heads // self.kv_heads, 1)
-
-    def _logits(self, x):
-        logits = rounded(self.head(x))
-        if self.head_ids is None:
-            return logits
-        full = logits.new_full((*logits.shape[:-1], self.vocab_size), float("-inf"))
-        return full.index_copy_(-1, self.head_ids, logits)
 
 
 def rounded(logits: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ from .adapters import Model, adapt
 from .layer_draft import LayerDraft, is_layer_draft
 from .lean_llama import LeanLlama
 from .unpacked import unpacked
+from .vocabulary import MatchedModel, common_tokens
 
 __all__ = ["Pair", "check_tokenizers", "default_dtype", "load_pair"]
 
@@ -73,8 +74,9 @@ def load_pair(
     lean=True,
     on_step: Callable[[str], None] = lambda step: None,
     device: str | torch.device = CPU,
+    match_tokens: bool = False,
 ) -> Pair:
-    """Load a target and a draft that share a tokenizer.
+    """Load a target and a draft that share a tokenizer, or some of its tokens.
 
     Decoding runs on the models' device. Weights are packed (packed_linear.py) on the CPU only; on a GPU linear layers
     stay as they are.
@@ -86,12 +88,16 @@ def load_pair(
         lean: False runs Llamas through transformers too.
         on_step: called with a short text before each stage of loading.
         device: device of both models, "cpu" or "cuda".
+        match_tokens: whether a draft with another tokenizer is taken too. Its tokens are matched with the target's by
+            their text, so both tokenizers must write them alike (two byte-level ones, say). It drafts only tokens that
+            both have (vocabulary.py).
 
     Returns:
         A Pair: both models ready for the loop, the tokenizer, and the ids that end a text.
 
     Raises:
-        ValueError: the two tokenizers differ, or a file, a package or the device does not exist.
+        ValueError: the two tokenizers differ (with match_tokens: have no token in common), or a file, a package or the
+            device does not exist.
     """
     device = find_device(device)
     dtype = default_dtype(device) if dtype is None else dtype
@@ -103,17 +109,26 @@ def load_pair(
     drafting = None
     if draft is not None:
         on_step(f"draft {draft}")
-        drafting = _draft(draft, model, tokenizer, dtype, lean)
+        drafting = _draft(draft, model, tokenizer, dtype, lean, match_tokens)
     on_step("packing")
     return Pair(adapt(model, lean, pack=True), tokenizer, _eos(model, tokenizer), drafting)
 
 
-def _draft(draft, target_model, tokenizer, dtype, lean) -> Model:
+def _draft(draft, target_model, tokenizer, dtype, lean, match_tokens) -> Model:
     if is_layer_draft(draft):
         return LeanLlama.from_layer_draft(LayerDraft.load(draft, target_model, dtype))
     source = _source(draft, dtype)
-    check_tokenizers(tokenizer, AutoTokenizer.from_pretrained(**source))
-    return adapt(_weights(source, dtype).to(target_model.device), lean, pack=True)
+    its_own = AutoTokenizer.from_pretrained(**source)
+    ours, theirs = tokenizer.get_vocab(), its_own.get_vocab()
+    differ = match_tokens and ours != theirs
+    if not differ:
+        check_tokenizers(tokenizer, its_own)
+    model = adapt(_weights(source, dtype).to(target_model.device), lean, pack=True)
+    if not differ:
+        return model
+    table = common_tokens(ours, theirs)[: model.vocab_size]  # a tokenizer may have more ids than its model
+    vocab_size = target_model.get_input_embeddings().weight.shape[0]
+    return MatchedModel(model, table, vocab_size, its_own.unk_token_id or its_own.eos_token_id or 0)
 
 
 def _source(name: str, dtype) -> dict:

@@ -9,6 +9,7 @@ import torch
 from ..transfers import upload
 from .prompt import read_tokens
 from .slot_cache import Branches
+from .vocabulary import written_out
 
 __all__ = ["Path", "TokenTree", "check_trees"]
 
@@ -50,7 +51,7 @@ class TokenTree:
         parents = upload([[self.nodes.get(path[:-1], -1) for path in self.nodes]], device, torch.int32)
         ids = upload([[path[-1] for path in new]], device).clamp(0, self.model.vocab_size - 1)
         logits = self.model.forward(ids, [self.start], self.cache, branches=Branches(parents, [first]))[0]
-        return dict(zip(new, logits))
+        return dict(zip(new, written_out(logits, getattr(self.model, "vocab_map", None))))
 
     def missing(self, paths: Iterable[Path]) -> list[Path]:
         """Return the prefixes of paths that are not cached, shorter ones first."""

@@ -43,7 +43,7 @@ def verify_tree(*args, **kwargs):
 def sample(rows, *args, **kwargs):
     """Run the reference's sample, with the margin of the draws and, without given stats, of the filters."""
     *out, margins = with_margins(plain_sample, rows, *args, **kwargs)
-    rows = rows_of(rows)
+    rows = rows_of(rows, draft=True)
     N, n = len(rows.logits), present(kwargs.get("num_rows"), len(rows.logits))
     rows = seen_rows(rows, n)
     filters = [math.inf] * n

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 
+from ..entries import summed
 from ..law import TINY, clean_q, log_remaining, normalised, positive, remaining, widened
 from ..residual import leftover
 
@@ -96,6 +97,13 @@ def rounding(x):
 @widened.register
 def _(row: Band, n):
     return Band(np.pad(row.value, (0, n)), np.pad(row.err, (0, n)))
+
+
+@summed.register
+def _(row: Band, ids, width):
+    """Sum the entries of each id. An op adds them one by one, in float32."""
+    value, err, number = (summed(x, ids, width) for x in (row.value, row.err, np.ones(len(ids))))
+    return Band(value, err + EPS * value * np.maximum(number - 1, 0))
 
 
 @positive.register

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sparse and mapped draft rows: entry j of a row stands for the target id ids[j], or for none if that is negative.
+
+Views, temperature and filters act on the entries one by one. Then q(v) is the sum over the entries of id v.
+"""
+
+import math
+from functools import singledispatch
+
+import numpy as np
+import torch
+
+IDS_END = 1 << 24
+
+
+def listed(rows):
+    """Return sparse or mapped Rows with the target id of each entry in `ids`; an entry without one is -inf."""
+    if rows.ids is None and rows.vocab_map is None:
+        return rows
+    shape = rows.logits.shape
+    ids = torch.arange(shape[-1], device="cpu").expand(shape) if rows.ids is None else rows.ids.long()
+    if rows.vocab_map is not None:
+        table = rows.vocab_map.table.long()
+        ids = torch.where((ids >= 0) & (ids < len(table)), table[ids.clamp(0, len(table) - 1)], -1)
+    ids = torch.where((ids >= 0) & (ids < IDS_END), ids, -1)
+    return rows._replace(logits=rows.logits.masked_fill(ids < 0, -math.inf), ids=ids, vocab_map=None)
+
+
+def width_of(rows):
+    """Return the width of a draft's rows by id, 0 without any."""
+    if rows is None:
+        return 0
+    if rows.ids is None:
+        return rows.logits.shape[-1]
+    return int(rows.ids.max()) + 1 if rows.ids.numel() else 0
+
+
+def renumbered(tokens, wide):
+    """Return (tokens, width), where ids from `wide` on, which no row lists, are numbered from there.
+
+    So the width is not that of the largest id. The order of ids stays, and none of these is ever emitted."""
+    numbers = {v: wide + i for i, v in enumerate(sorted({v for v in tokens if wide <= v < IDS_END}))}
+    return [numbers.get(v, v) for v in tokens], wide + len(numbers)
+
+
+def places_of(n, ids=None):
+    """Return a function id -> the places of its entries in a row of n entries. ids: [n]; None: entry v is that of v."""
+    if ids is None:
+        return lambda v: [v] if 0 <= v < n else []
+    places = {}
+    for at, v in enumerate(ids):
+        places.setdefault(v, []).append(at)
+    return lambda v: places.get(v, []) if v >= 0 else []
+
+
+def with_id(stats, ids):
+    """Return a row's stats, where a greedy one has the id of its largest entry in place of the entry's place."""
+    return changed(stats, lambda at: ids[at])
+
+
+def with_place(stats, ids):
+    """Return the stats with the first place of the greedy id, the inverse of with_id()."""
+    return changed(stats, lambda v: np.flatnonzero(ids == v)[0])
+
+
+def changed(stats, number):
+    scale, cutoff, log_norm, top = stats
+    if math.isinf(scale) and not math.isnan(log_norm):
+        log_norm = float(number(int(log_norm)))
+    return scale, cutoff, log_norm, top
+
+
+def law_of_ids(law, z, ids):
+    """Return the Law over target ids, given the Law over the entries z of a row."""
+    width = int(ids.max()) + 1
+    fallback = int(ids[law.fallback]) if np.isfinite(z[law.fallback]) else 0
+    log_p = None
+    if law.log_p is not None:
+        log_p = np.full(width, -np.inf)
+        np.logaddexp.at(log_p, ids[ids >= 0], law.log_p[ids >= 0])
+    return law._replace(p=summed(law.p, ids, width), fallback=fallback, log_p=log_p)
+
+
+@singledispatch
+def summed(row, ids, width):
+    """Return the sums over the entries of each id in [0, width)."""
+    return np.bincount(ids[ids >= 0], row[ids >= 0], width)
