@@ -87,7 +87,9 @@ class ListedExecutor : public BlockExecutor {
 
   SPECDEC_DEVICE double sum(const Dist&, const Dist&) const { return block_sum_of(s_.a.logits.V, sum_); }
   SPECDEC_DEVICE int64_t argmax_finite(const Row& row) const {
-    return id_at(BlockExecutor::argmax_finite(row.as_it_lies()));
+    const Row lying = row.as_it_lies();
+    const int64_t at = BlockExecutor::argmax_finite(lying);
+    return fabsf(lying.entry(at)) < HUGE_VALF ? id_at(at) : 0;
   }
   SPECDEC_DEVICE int64_t draw(const Dist& p, const Dist&, double v) const {
     return id_at(block_draw(block_choose(s_.a.logits.V, v, sum_), [&](const ThreadRun& at, auto& w, const auto& meanwhile) {
@@ -99,6 +101,7 @@ class ListedExecutor : public BlockExecutor {
   // As SampleExecutor::exclude()
   SPECDEC_DEVICE Dist exclude(const Dist& p, const Few& removed) {
     removed_ = removed;
+    __syncthreads();
     const int64_t id = removed[removed.n - 1];
     int64_t last = -1;
 #pragma unroll 1
