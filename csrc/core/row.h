@@ -84,6 +84,12 @@ class Row {
 #endif
     return V;
   }
+  // entry() of this id, or of a larger one, must not be called.
+#ifdef SPECDEC_IN_CUDA
+  SPECDEC_HD int64_t entries_end() const { return ids_end(); }
+#else
+  int64_t entries_end() const { return V; }
+#endif
 #ifdef SPECDEC_IN_CUDA
   // The row of a draft by id: the entries of an id are found by search.
   SPECDEC_HD explicit Row(const Listed* listed)
@@ -101,9 +107,8 @@ class Row {
   // The view of a row for which is_seen() holds, and is_listed() does not
   SPECDEC_HD const Seen* view() const { return reinterpret_cast<const Seen*>(static_cast<const char*>(data_) - 1); }
   SPECDEC_HD RowId id() const { return {data_, V << 2 | dtype}; }
-  SPECDEC_HD float entry(int64_t v) const;
-  // The same, of a row that is as in memory
-  SPECDEC_HD float plain_entry(int64_t v) const { return number_at(data_, dtype, v); }
+  // Entry v. In a row by id, the entries of an id add up as logits at this scale and cutoff.
+  SPECDEC_HD float entry(int64_t v, float scale = 1, float cutoff = -FLT_MAX) const;
 #else
   View view{};                    // none: the row is as in memory
   const EntryIds* ids = nullptr;  // null: entry v is that of id v
@@ -111,7 +116,6 @@ class Row {
   bool adds = false;   // by_id: the entries of one id add up as they are; else as logits at T = 1
   RowId id() const { return {data_, V << 3 | dtype << 1 | by_id, view, ids}; }
   float entry(int64_t v) const;  // the row may be spread over processes
-  float plain_entry(int64_t v) const { return entry(v); }
   // The same row by id. Without ids it is that already.
   Row by_ids(bool adds) const {
     Row row = *this;
@@ -179,11 +183,6 @@ enum class Kind : int32_t {
   kNothing  // no mass at all: (p - nothing)+ is p
 };
 
-#ifdef SPECDEC_IN_CUDA
-// prob() or log_prob() of a distribution whose row is seen or by id (cuda/groups.cuh)
-SPECDEC_HD double changed_prob(Row row, RowStats stats, bool logits, bool log, int64_t v);
-#endif
-
 struct Dist {
   Kind kind = Kind::kNothing;
   Row row{};
@@ -201,37 +200,36 @@ struct Dist {
   template <class Entry>
   SPECDEC_HD double log_prob(int64_t v, const Entry& entry) const {
     if (kind == Kind::kOneHot) return v == hot ? 0.0 : -HUGE_VAL;
-    if (kind == Kind::kNothing || v >= row.V) return -HUGE_VAL;
+    if (kind == Kind::kNothing || v >= row.entries_end()) return -HUGE_VAL;
     const float z = entry();
     if (kind == Kind::kProbs) return log(double(clean_prob(z)));
     return stats.log_prob(z);
   }
   template <class Entry>
   SPECDEC_HD double prob(int64_t v, const Entry& entry) const {
-    if (kind == Kind::kProbs) return v < row.V ? double(clean_prob(entry())) : 0.0;
+    if (kind == Kind::kProbs) return v < row.entries_end() ? double(clean_prob(entry())) : 0.0;
     return exp(log_prob(v, entry));
   }
 
   SPECDEC_HD double log_prob(int64_t v) const {
 #ifndef SPECDEC_IN_CUDA
     if (row.ids && reads_row()) return log_listed_prob(v);
-#else
-    if (row.is_seen() && reads_row()) return changed_prob(row, stats, kind == Kind::kLogits, true, v);
 #endif
-    return log_prob(v, [&] { return row.plain_entry(v); });
+    return log_prob(v, [&] { return entry(v); });
   }
   SPECDEC_HD double prob(int64_t v) const {
 #ifndef SPECDEC_IN_CUDA
     if (row.ids && reads_row()) return listed_prob(v);
-#else
-    if (row.is_seen() && reads_row()) return changed_prob(row, stats, kind == Kind::kLogits, false, v);
 #endif
-    return prob(v, [&] { return row.plain_entry(v); });
+    return prob(v, [&] { return entry(v); });
   }
 #ifndef SPECDEC_IN_CUDA
   // prob() and log_prob() of a row with ids (cpu/row_reader.cpp)
   double listed_prob(int64_t v) const;
   double log_listed_prob(int64_t v) const;
+  float entry(int64_t v) const { return row.entry(v); }
+#else
+  SPECDEC_HD float entry(int64_t v) const { return row.entry(v, stats.scale, stats.cutoff); }
 #endif
 };
 

@@ -15,17 +15,13 @@ SPECDEC_HD const void* memory_of(const Row& row) { return row.is_seen() ? row.vi
 SPECDEC_HD float lying_entry(const Row& row, int64_t v) { return number_at(memory_of(row), row.dtype, v); }
 
 // entry() of a row with a view, or by id
-SPECDEC_HD_APART float changed_entry(Row row, int64_t v) {
-  return row.is_listed() ? listed_entry(*row.listed(), v) : seen_entry(*row.view(), v, lying_entry(row, v));
+SPECDEC_HD_APART float changed_entry(const void* row, DType dtype, int64_t v, float scale, float cutoff) {
+  const Row of(row, 0, dtype);
+  return of.is_listed() ? listed_entry(*of.listed(), v, scale, cutoff)
+                        : seen_entry(*of.view(), v, lying_entry(of, v));
 }
-SPECDEC_HD float Row::entry(int64_t v) const { return is_seen() ? changed_entry(*this, v) : plain_entry(v); }
-
-SPECDEC_HD_APART double changed_prob(Row row, RowStats stats, bool logits, bool log, int64_t v) {
-  if (row.is_listed()) return listed_prob(*row.listed(), stats, log, v);
-  Dist d;
-  d.kind = logits ? Kind::kLogits : Kind::kProbs, d.row = row, d.stats = stats;
-  const auto entry = [&] { return seen_entry(*row.view(), v, lying_entry(row, v)); };
-  return log ? d.log_prob(v, entry) : d.prob(v, entry);
+SPECDEC_HD float Row::entry(int64_t v, float scale, float cutoff) const {
+  return is_seen() ? changed_entry(data_, dtype, v, scale, cutoff) : number_at(data_, dtype, v);
 }
 
 SPECDEC_DEVICE const char* place_of(const Row& row, int64_t v) {

@@ -105,7 +105,7 @@ class ListedExecutor : public BlockExecutor {
     const int64_t id = removed[removed.n - 1];
     int64_t last = -1;
 #pragma unroll 1
-    for (int i = first_place(row(), id); i < row().n && row().places[i].id == id; ++i) {
+    for (int i = first_place(row(), int(id)); i < row().n && row().places[i].id == id; ++i) {
       const int64_t chunk = clamped(row().places[i].at, row().k - 1) / kChunk;
       if (chunk != last) sum_again(p, chunk);
       last = chunk;

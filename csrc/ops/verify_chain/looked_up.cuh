@@ -14,7 +14,6 @@ struct LookedUp {
   Dist p, q;               // without those stats
   Filters of_p, of_q;      // the filters for those stats
   float z_p = 0, z_q = 0;  // the token's entries
-  double of_ids = 0;       // q of the token, if q's row is by id
   double u = 0;
 
   // Whether q is one-hot, or will be once its stats are made
@@ -28,7 +27,6 @@ struct LookedUp {
     return law.prob(d, [&] { return z_p; });
   }
   SPECDEC_DEVICE double draft_prob(const Dist& law, int64_t d) const {
-    if (law.row.is_listed() && law.reads_row()) return of_ids;
     return law.prob(d, [&] { return z_q; });
   }
   SPECDEC_DEVICE double uniform() const { return u; }
@@ -68,7 +66,7 @@ SPECDEC_DEVICE LookedUp look_at(const Step& s, int64_t start, int64_t b, int64_t
 SPECDEC_DEVICE void look_up_token(const VerifyChain& a, int64_t b, int64_t i, LookedUp& r) {
   const auto entry = [&](const Dist& d) { return has_row(d) && r.token < d.row.V ? d.row.entry(r.token) : 0.0f; };
   if (!r.drafted) return;
-  r.z_p = entry(r.p), r.z_q = r.q.row.is_listed() ? 0.0f : entry(r.q);
+  r.z_p = entry(r.p), r.z_q = r.q.row.is_listed() ? 0.0f : entry(r.q);  // by id: once the stats are known
   r.u = a.accept_uniform(b, i);
 }
 

@@ -13,8 +13,6 @@
 namespace specdec {
 namespace {
 
-SPECDEC_APART void leave_prob(LookedUp* at) { at->of_ids = at->q.prob(at->token); }
-
 template <bool kFiltered>
 __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const Step s) {
   let_next_begin();
@@ -51,7 +49,7 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
   if (threadIdx.x != 0) return;
   if (at.makes_p) at.p = from_stats(at.p.row, part.laws[0]);
   if (at.makes_q) at.q = from_stats(at.q.row, part.laws[1]);
-  if (at.q.row.is_listed()) leave_prob(&at);
+  if (at.q.row.is_listed()) at.z_q = at.q.entry(at.token);
   const DraftTest test = test_draft(at);
   if (test.accepted) {
     put_draft(a, part.b, part.i, at.token, float(at.log_prob(test.p)));
