@@ -163,6 +163,7 @@ SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float 
 // results, so that the loads of two rows overlap.
 template <int N>
 struct GroupsOf {
+  static constexpr bool kById = false;
   static constexpr int kEntries = N * kGroup, kSpan = kChunk;
   int64_t chunk;
   int first = 0;
@@ -174,6 +175,10 @@ struct GroupsOf {
   }
   SPECDEC_DEVICE void raw(const Row& row, float pad, float (&z)[kEntries]) const { load(row, pad, z); }
   SPECDEC_DEVICE void floats(const Row&, float, float (&)[kEntries]) const {}
+};
+// Loops over rows by id take one group at a time, so that they need no more registers than loops over other rows.
+struct ByIdGroup : GroupsOf<1> {
+  static constexpr bool kById = true;
 };
 // GroupsOf for loops over two rows: raw() leaves 16-bit entries packed, and floats() unpacks them.
 template <int N>
@@ -211,6 +216,7 @@ struct EarlyGroupsOf : GroupsOf<N> {
 };
 template <int N>
 struct RunOf {
+  static constexpr bool kById = true;
   static constexpr int kEntries = N, kSpan = N;
   int64_t first;
 

@@ -57,18 +57,20 @@ SPECDEC_HD void for_entries(const Listed& row, int64_t v, const F& f) {
   for (int i = first_place(row, int(v)); i < row.n && row.places[i].id == v; ++i) f(row.entry(row.places[i].at));
 }
 
-SPECDEC_HD float fast_log2(float x) {
+// log2(1 + 2^x) / rate
+SPECDEC_HD float softened(float x, float rate) {
 #if defined(__CUDA_ARCH__)
-  return __log2f(x);
+  return __fdividef(__log2f(1 + exp2f(x)), rate);  // calls nothing
 #else
-  return log2f(x);
+  return log2f(1 + exp2f(x)) / rate;
 #endif
 }
+
 // What two entries of one id add up to: a probability, or a logit that has the sum of their weights. Inlined: functions
 // that pass over rows have no register to spare for a call.
 SPECDEC_HD float joined(float x, float y, float scale, float cutoff, bool adds) {
   const float most = fmaxf(x, y), less = fminf(x, y), rate = scale * 1.4426950408889634f;
-  const float sum = most + fast_log2(1 + exp2f(2 * rate * (0.5f * less - 0.5f * most))) / rate;
+  const float sum = most + softened(2 * rate * (0.5f * less - 0.5f * most), rate);
   return adds ? x + y : !(y >= cutoff) ? x : !(x >= cutoff) ? y : sum;
 }
 
@@ -90,14 +92,12 @@ SPECDEC_HD_APART RowStats stats_by_id(const Listed* row, RowStats stats) {
   return stats;
 }
 
-// The entries that `at`, a GroupsOf or a RunOf, names, of a row by id: 0 or -inf where an id has none. Those of one id
-// add up, as logits under these stats.
-template <class At>
-SPECDEC_DEVICE void load_listed(const Listed* row, const RowStats& stats, const At& at, float (&z)[At::kEntries]) {
+// Calls put(j, e, z) for the ids that have entries among those that `at`, a GroupsOf or a RunOf, names: z is entry j + e
+// of the thread, with j known to the compiler. Entries of one id add up, as logits under these stats; put() may be
+// called for each of them, and the last call counts.
+template <class At, class Put>
+SPECDEC_DEVICE void each_listed(const Listed* row, const RowStats& stats, const At& at, const Put& put) {
   constexpr int N = At::kEntries, kWidth = N < kGroup ? N : kGroup;
-  const float none = row->adds ? 0.0f : -HUGE_VALF;
-#pragma unroll
-  for (int r = 0; r < N; ++r) z[r] = none;
   if (!reaches(*row, int(at.begin()), int(at.begin()) + At::kSpan)) return;
 #pragma unroll
   for (int j = 0; j < N; j += kWidth) {
@@ -113,10 +113,21 @@ SPECDEC_DEVICE void load_listed(const Listed* row, const RowStats& stats, const 
       if (opaque(row)->adds) x = clean_prob(x);
       sum = last == int(e) ? joined(sum, x, stats.scale, stats.cutoff, opaque(row)->adds) : x;
       last = int(e);
-#pragma unroll
-      for (int r = 0; r < kWidth; ++r) z[j + r] = last == r ? sum : z[j + r];
+      put(j, last, sum);
     }
   }
+}
+
+// The entries that `at` names, of a row by id: 0 or -inf where an id has none.
+template <class At>
+SPECDEC_DEVICE void load_listed(const Listed* row, const RowStats& stats, const At& at, float (&z)[At::kEntries]) {
+  const float none = row->adds ? 0.0f : -HUGE_VALF;
+#pragma unroll
+  for (int r = 0; r < At::kEntries; ++r) z[r] = none;
+  each_listed(row, stats, at, [&](int j, int e, float x) {
+#pragma unroll
+    for (int r = 0; r < (At::kEntries < kGroup ? At::kEntries : kGroup); ++r) z[j + r] = e == r ? x : z[j + r];
+  });
 }
 
 }  // namespace specdec

@@ -77,10 +77,11 @@ SPECDEC_DEVICE double entropy_of(const RowStats& stats, double surprises) {
 namespace apart {
 
 SPECDEC_APART double residual_sum(const Residual* residual, float* sums) {
-  return cluster_sum_over(residual->p.row.V, sums, [&](const auto& at, auto& w) {
+  const auto weigh = [&](const auto& at, auto& w) {
     weigh_mixed(*residual, at, w);
     subtract(*residual, at, w);
-  });
+  };
+  return cluster_sum_over(residual->p.row.V, is_by_id(*residual), sums, weigh);
 }
 
 SPECDEC_APART int64_t residual_draw(const Residual* residual, double v, const float* sums) {
@@ -97,6 +98,7 @@ struct ResidualWeights {
   const Residual& residual;
 
   SPECDEC_DEVICE bool valid() const { return residual.p.valid(); }
+  SPECDEC_DEVICE bool is_by_id() const { return specdec::is_by_id(residual); }
   SPECDEC_DEVICE int64_t V() const { return residual.p.row.V; }
   template <class At>
   SPECDEC_DEVICE void operator()(const At& at, float (&x)[At::kEntries]) const {
@@ -119,29 +121,27 @@ SPECDEC_APART void clipped_sums(const Pair* pair, float4 t, PairPass pass) {
 }
 
 SPECDEC_APART double pair_sum(const Dist* p, const Dist* q, float* sums) {
-  return cluster_sum_over(p->row.V, sums, [&](const auto& at, auto& w) { weigh(*p, *q, at, w); });
+  return cluster_sum_over(p->row.V, q->row.is_listed(), sums,
+                          [&](const auto& at, auto& w) { weigh(*p, *q, at, w); });
 }
 
-SPECDEC_APART double entropy_sum(Row row, RowStats stats, bool logits, float* sums) {
-  const auto load_row = [&](const auto& at, float pad, auto& w) {
-    row.is_listed() ? load_listed(row.listed(), stats, at, w) : at.load(row, pad, w);
-  };
-  if (logits) {  // tested once, not for each entry
-    return cluster_sum_over(row.V, sums, [&](const auto& at, auto& w) {
-      load_row(at, -HUGE_VALF, w);
+SPECDEC_APART double entropy_sum(Dist d, float* sums) {
+  if (d.kind == Kind::kLogits) {  // tested once, not for each entry
+    return cluster_sum_over(d.row.V, d.row.is_listed(), sums, [&](const auto& at, auto& w) {
+      load(d, at, -HUGE_VALF, w);
 #pragma unroll
-      for (int r = 0; r < at.kEntries; ++r) w[r] = surprise(stats, w[r]);
+      for (int r = 0; r < at.kEntries; ++r) w[r] = surprise(d.stats, w[r]);
     });
   }
-  return cluster_sum_over(row.V, sums, [&](const auto& at, auto& w) {
-    load_row(at, 0, w);
+  return cluster_sum_over(d.row.V, d.row.is_listed(), sums, [&](const auto& at, auto& w) {
+    load(d, at, 0, w);
 #pragma unroll
     for (int r = 0; r < at.kEntries; ++r) w[r] = w[r] > 0 ? -w[r] * logf(w[r]) : 0.0f;
   });
 }
 
 SPECDEC_APART double count_above(Row row, float least, float* sums) {
-  return cluster_sum_over(row.V, sums, [&](const auto& at, auto& w) {
+  return cluster_sum_over(row.V, false, sums, [&](const auto& at, auto& w) {
     at.load(row, -HUGE_VALF, w);
 #pragma unroll
     for (int r = 0; r < at.kEntries; ++r) w[r] = w[r] > least;
@@ -149,7 +149,7 @@ SPECDEC_APART double count_above(Row row, float least, float* sums) {
 }
 
 SPECDEC_APART double deferred_sum(const Mixture* mixture, int64_t V, float* sums) {
-  return cluster_sum_over(mixture->q.row.V, sums, [&](const auto& at, auto& w) {
+  return cluster_sum_over(mixture->q.row.V, mixture->q.row.is_listed(), sums, [&](const auto& at, auto& w) {
     draft_weights(mixture->q, Few{}, at, w);
     const uint32_t kept = kept_of(*mixture, V, at, w);
 #pragma unroll
@@ -158,18 +158,18 @@ SPECDEC_APART double deferred_sum(const Mixture* mixture, int64_t V, float* sums
 }
 
 // load(at, z) returns probabilities.
-template <class Load>
+template <class At, class Load>
 SPECDEC_DEVICE double largest_of(const Row& row, float* most, const Load& load) {
   const int chunks = int(chunk_count(row.V));
   for_chunks(chunks, cluster_rank(), turns(chunks, cluster_size()), [&](int64_t c) {
     float max = 0;
     bool bad = false;
 #pragma unroll 1
-    for (int first = 0; first < kGroups; first += kPairs) {
-      float z[kPairs * kGroup];
-      load(GroupsOf<kPairs>{c, first}, z);
+    for (int first = 0; first < kGroups; first += At::kEntries / kGroup) {
+      float z[At::kEntries];
+      load(At{c, first}, z);
 #pragma unroll
-      for (int r = 0; r < kPairs * kGroup; ++r) max = fmaxf(max, z[r]), bad |= !(z[r] < HUGE_VALF);
+      for (int r = 0; r < At::kEntries; ++r) max = fmaxf(max, z[r]), bad |= !(z[r] < HUGE_VALF);
     }
     max = __any_sync(kFullWarp, bad) ? HUGE_VALF : warp_max(max);
     if (threadIdx.x % kLanes == 0) __stcg(most + c, max);
@@ -180,14 +180,12 @@ SPECDEC_DEVICE double largest_of(const Row& row, float* most, const Load& load) 
   max = block_max(max);
   return max > 0 && max < HUGE_VALF ? double(max) : NAN;
 }
-SPECDEC_APART double largest_prob(Row row, RowStats stats, float* most) {
-  if (!row.is_listed()) return largest_of(row, most, [&](const auto& at, auto& z) { at.load(row, 0, z); });
-  const LogitWeights of(stats);
-  return largest_of(row, most, [&](const auto& at, auto& z) {
-    load_listed(row.listed(), stats, at, z);
-    if (row.listed()->adds) return;
-#pragma unroll
-    for (float& x : z) x = of.of_target(x);
+SPECDEC_APART double largest_prob(Dist d, float* most) {
+  if (!d.row.is_listed())
+    return largest_of<GroupsOf<kPairs>>(d.row, most, [&](const auto& at, auto& z) { at.load(d.row, 0, z); });
+  return largest_of<ByIdGroup>(d.row, most, [&](const auto& at, auto& z) {
+    load(d, at, 0, z);
+    to_target_weights(d, z);
   });
 }
 
@@ -233,7 +231,7 @@ class MixtureExecutor : public ResidualExecutor {
     if (d.kind == Kind::kOneHot) return 0;
     if (d.kind == Kind::kProbs && !(largest_prob(d) > 0)) return NAN;
     const bool logits = d.kind == Kind::kLogits;
-    const double sum = apart::entropy_sum(d.row, d.stats, logits, next_sums());
+    const double sum = apart::entropy_sum(d, next_sums());
     return logits ? entropy_of(d.stats, sum) : sum;
   }
   SPECDEC_DEVICE PairGap gap(const Dist& p, const Dist& q) {
@@ -248,7 +246,7 @@ class MixtureExecutor : public ResidualExecutor {
   SPECDEC_DEVICE void expect_gap(const Dist&, const Dist&) const {}
   // The largest probability of a row; NaN if it holds NaN or inf, or nothing positive
   SPECDEC_DEVICE double largest_prob(const Dist& d) {
-    return apart::largest_prob(d.row, d.stats, next_sums());
+    return apart::largest_prob(d, next_sums());
   }
   // How many entries are larger than `least`
   SPECDEC_DEVICE int64_t above(const Row& row, float least) {

@@ -15,6 +15,7 @@ struct DistWeights {
   const Dist& p;
 
   SPECDEC_DEVICE bool valid() const { return p.valid(); }
+  SPECDEC_DEVICE bool is_by_id() const { return p.row.is_listed(); }
   SPECDEC_DEVICE int64_t V() const { return p.row.V; }
   template <class At>
   SPECDEC_DEVICE void operator()(const At& at, float (&x)[At::kEntries]) const {
@@ -37,18 +38,15 @@ SPECDEC_DEVICE void pair_weights(const Weights& p, const Dist& q, const At& at, 
   constexpr int N = At::kEntries;
   const bool row = has_row(q) && at.begin() < q.row.V;
   if (row) {
-    if (!q.row.is_listed()) at.raw(q.row, pad_of(q), y);  // these loads overlap with the work on p
+    if (!(At::kById && q.row.is_listed())) at.raw(q.row, pad_of(q), y);  // these loads overlap with the work on p
   } else {
-    const int64_t hot = q.kind == Kind::kOneHot ? number_in(q.row, q.hot) : -1;
+    const int64_t hot = q.kind != Kind::kOneHot ? -1 : At::kById ? number_in(q.row, q.hot) : q.hot;
 #pragma unroll
     for (int r = 0; r < N; ++r) y[r] = at.id(r) == hot;
   }
   p(at, x);
   if (!row) return;
-  if (q.row.is_listed())
-    load_listed(q.row.listed(), q.stats, at, y);
-  else
-    at.floats(q.row, pad_of(q), y);
+  if (!load_by_id(q, at, y)) at.floats(q.row, pad_of(q), y);
   to_target_weights(q, y);
 #pragma unroll
   for (int r = 0; r < N; ++r) y[r] = y[r] <= 1.0f + 1e-3f ? fminf(y[r], 1.0f) : y[r] - y[r];
