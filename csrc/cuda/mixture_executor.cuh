@@ -76,12 +76,19 @@ SPECDEC_DEVICE double entropy_of(const RowStats& stats, double surprises) {
 // what is in memory anyway: a pointer to a variable of a thread would put that variable on the stack.
 namespace apart {
 
-SPECDEC_APART double residual_sum(const Residual* residual, float* sums) {
-  const auto weigh = [&](const auto& at, auto& w) {
+template <class At>
+SPECDEC_DEVICE double residual_sum_by(const Residual* residual, float* sums) {
+  return cluster_sum_by<At>(residual->p.row.V, sums, [&](const auto& at, auto& w) {
     weigh_mixed(*residual, at, w);
     subtract(*residual, at, w);
-  };
-  return cluster_sum_over(residual->p.row.V, is_by_id(*residual), sums, weigh);
+  });
+}
+SPECDEC_APART double residual_sum_by_id(const Residual* residual, float* sums) {
+  return residual_sum_by<ByIdGroup>(residual, sums);
+}
+SPECDEC_APART double residual_sum(const Residual* residual, float* sums) {
+  if (is_by_id(*residual)) return residual_sum_by_id(residual, sums);
+  return residual_sum_by<GroupsOf<kPairs>>(residual, sums);
 }
 
 SPECDEC_APART int64_t residual_draw(const Residual* residual, double v, const float* sums) {
@@ -98,7 +105,6 @@ struct ResidualWeights {
   const Residual& residual;
 
   SPECDEC_DEVICE bool valid() const { return residual.p.valid(); }
-  SPECDEC_DEVICE bool is_by_id() const { return specdec::is_by_id(residual); }
   SPECDEC_DEVICE int64_t V() const { return residual.p.row.V; }
   template <class At>
   SPECDEC_DEVICE void operator()(const At& at, float (&x)[At::kEntries]) const {
@@ -112,49 +118,80 @@ struct Pair {
   Dist q;
 };
 
+SPECDEC_DEVICE bool is_by_id(const Pair& pair) { return pair.q.row.is_listed() || specdec::is_by_id(pair.p); }
+
+SPECDEC_APART PairMass masses_by_id(const Pair* pair, PairPass pass) {
+  return pair_masses<ByIdGroup>(ResidualWeights{pair->p}, pair->q, pass);
+}
 SPECDEC_APART PairMass masses(const Pair* pair, PairPass pass) {
+  if (is_by_id(*pair)) return masses_by_id(pair, pass);
   return pair_masses(ResidualWeights{pair->p}, pair->q, pass);
 }
 
+SPECDEC_APART void clipped_sums_by_id(const Pair* pair, float4 t, PairPass pass) {
+  leave_clipped_sums<ByIdGroup>(ResidualWeights{pair->p}, pair->q, {t.x, t.y, t.z, t.w}, pass);
+}
 SPECDEC_APART void clipped_sums(const Pair* pair, float4 t, PairPass pass) {
+  if (!pass.kept && is_by_id(*pair)) return clipped_sums_by_id(pair, t, pass);
   leave_clipped_sums(ResidualWeights{pair->p}, pair->q, {t.x, t.y, t.z, t.w}, pass);
 }
 
+SPECDEC_APART double pair_sum_by_id(const Dist* p, const Dist* q, float* sums) {
+  return cluster_sum_by<ByIdGroup>(p->row.V, sums, [&](const auto& at, auto& w) { weigh(*p, *q, at, w); });
+}
 SPECDEC_APART double pair_sum(const Dist* p, const Dist* q, float* sums) {
-  return cluster_sum_over(p->row.V, q->row.is_listed(), sums,
-                          [&](const auto& at, auto& w) { weigh(*p, *q, at, w); });
+  if (q->row.is_listed()) return pair_sum_by_id(p, q, sums);
+  return cluster_sum_over(p->row.V, sums, [&](const auto& at, auto& w) { weigh(*p, *q, at, w); });
 }
 
-SPECDEC_APART double entropy_sum(Dist d, float* sums) {
-  if (d.kind == Kind::kLogits) {  // tested once, not for each entry
-    return cluster_sum_over(d.row.V, d.row.is_listed(), sums, [&](const auto& at, auto& w) {
+template <class At>
+SPECDEC_DEVICE double entropy_sum_by(const Row& row, const RowStats& stats, bool logits, float* sums) {
+  Dist d;
+  d.row = row, d.stats = stats;
+  if (logits) {  // tested once, not for each entry
+    return cluster_sum_by<At>(row.V, sums, [&](const auto& at, auto& w) {
       load(d, at, -HUGE_VALF, w);
 #pragma unroll
-      for (int r = 0; r < at.kEntries; ++r) w[r] = surprise(d.stats, w[r]);
+      for (int r = 0; r < at.kEntries; ++r) w[r] = surprise(stats, w[r]);
     });
   }
-  return cluster_sum_over(d.row.V, d.row.is_listed(), sums, [&](const auto& at, auto& w) {
+  return cluster_sum_by<At>(row.V, sums, [&](const auto& at, auto& w) {
     load(d, at, 0, w);
 #pragma unroll
     for (int r = 0; r < at.kEntries; ++r) w[r] = w[r] > 0 ? -w[r] * logf(w[r]) : 0.0f;
   });
 }
+SPECDEC_APART double entropy_sum_by_id(Row row, RowStats stats, bool logits, float* sums) {
+  return entropy_sum_by<ByIdGroup>(row, stats, logits, sums);
+}
+SPECDEC_APART double entropy_sum(Row row, RowStats stats, bool logits, float* sums) {
+  if (row.is_listed()) return entropy_sum_by_id(row, stats, logits, sums);
+  return entropy_sum_by<GroupsOf<kPairs>>(row, stats, logits, sums);
+}
 
 SPECDEC_APART double count_above(Row row, float least, float* sums) {
-  return cluster_sum_over(row.V, false, sums, [&](const auto& at, auto& w) {
+  return cluster_sum_over(row.V, sums, [&](const auto& at, auto& w) {
     at.load(row, -HUGE_VALF, w);
 #pragma unroll
     for (int r = 0; r < at.kEntries; ++r) w[r] = w[r] > least;
   });
 }
 
-SPECDEC_APART double deferred_sum(const Mixture* mixture, int64_t V, float* sums) {
-  return cluster_sum_over(mixture->q.row.V, mixture->q.row.is_listed(), sums, [&](const auto& at, auto& w) {
+template <class At>
+SPECDEC_DEVICE double deferred_sum_by(const Mixture* mixture, int64_t V, float* sums) {
+  return cluster_sum_by<At>(mixture->q.row.V, sums, [&](const auto& at, auto& w) {
     draft_weights(mixture->q, Few{}, at, w);
     const uint32_t kept = kept_of(*mixture, V, at, w);
 #pragma unroll
     for (int r = 0; r < at.kEntries; ++r) w[r] = kept >> r & 1 ? 0.0f : w[r];
   });
+}
+SPECDEC_APART double deferred_sum_by_id(const Mixture* mixture, int64_t V, float* sums) {
+  return deferred_sum_by<ByIdGroup>(mixture, V, sums);
+}
+SPECDEC_APART double deferred_sum(const Mixture* mixture, int64_t V, float* sums) {
+  if (mixture->q.row.is_listed()) return deferred_sum_by_id(mixture, V, sums);
+  return deferred_sum_by<GroupsOf<kPairs>>(mixture, V, sums);
 }
 
 // load(at, z) returns probabilities.
@@ -180,12 +217,16 @@ SPECDEC_DEVICE double largest_of(const Row& row, float* most, const Load& load) 
   max = block_max(max);
   return max > 0 && max < HUGE_VALF ? double(max) : NAN;
 }
-SPECDEC_APART double largest_prob(Dist d, float* most) {
-  if (!d.row.is_listed())
-    return largest_of<GroupsOf<kPairs>>(d.row, most, [&](const auto& at, auto& z) { at.load(d.row, 0, z); });
-  return largest_of<ByIdGroup>(d.row, most, [&](const auto& at, auto& z) {
-    load(d, at, 0, z);
-    to_target_weights(d, z);
+SPECDEC_APART double largest_prob(Row row, float* most) {
+  return largest_of<GroupsOf<kPairs>>(row, most, [&](const auto& at, auto& z) { at.load(row, 0, z); });
+}
+SPECDEC_APART double largest_prob_by_id(Row row, RowStats stats, float* most) {
+  const LogitWeights of(stats);
+  return largest_of<ByIdGroup>(row, most, [&](const auto& at, auto& z) {
+    load_listed(row.listed(), stats, at, z);
+    if (row.listed()->adds) return;
+#pragma unroll
+    for (float& x : z) x = of.of_target(x);
   });
 }
 
@@ -231,7 +272,7 @@ class MixtureExecutor : public ResidualExecutor {
     if (d.kind == Kind::kOneHot) return 0;
     if (d.kind == Kind::kProbs && !(largest_prob(d) > 0)) return NAN;
     const bool logits = d.kind == Kind::kLogits;
-    const double sum = apart::entropy_sum(d, next_sums());
+    const double sum = apart::entropy_sum(d.row, d.stats, logits, next_sums());
     return logits ? entropy_of(d.stats, sum) : sum;
   }
   SPECDEC_DEVICE PairGap gap(const Dist& p, const Dist& q) {
@@ -246,7 +287,8 @@ class MixtureExecutor : public ResidualExecutor {
   SPECDEC_DEVICE void expect_gap(const Dist&, const Dist&) const {}
   // The largest probability of a row; NaN if it holds NaN or inf, or nothing positive
   SPECDEC_DEVICE double largest_prob(const Dist& d) {
-    return apart::largest_prob(d, next_sums());
+    return d.row.is_listed() ? apart::largest_prob_by_id(d.row, d.stats, next_sums())
+                             : apart::largest_prob(d.row, next_sums());
   }
   // How many entries are larger than `least`
   SPECDEC_DEVICE int64_t above(const Row& row, float least) {

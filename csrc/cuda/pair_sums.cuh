@@ -15,7 +15,6 @@ struct DistWeights {
   const Dist& p;
 
   SPECDEC_DEVICE bool valid() const { return p.valid(); }
-  SPECDEC_DEVICE bool is_by_id() const { return p.row.is_listed(); }
   SPECDEC_DEVICE int64_t V() const { return p.row.V; }
   template <class At>
   SPECDEC_DEVICE void operator()(const At& at, float (&x)[At::kEntries]) const {

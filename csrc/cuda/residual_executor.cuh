@@ -90,8 +90,8 @@ SPECDEC_DEVICE double cluster_sum_by(int64_t V, float* sums, const Weigh& weigh)
   return block_sum_of(V, sums);
 }
 template <class Weigh>
-SPECDEC_DEVICE double cluster_sum_over(int64_t V, bool by_id, float* sums, const Weigh& weigh) {
-  return by_id ? cluster_sum_by<ByIdGroup>(V, sums, weigh) : cluster_sum_by<GroupsOf<kPairs>>(V, sums, weigh);
+SPECDEC_DEVICE double cluster_sum_over(int64_t V, float* sums, const Weigh& weigh) {
+  return cluster_sum_by<GroupsOf<kPairs>>(V, sums, weigh);
 }
 
 // The memory that a launch gives its executors
@@ -133,9 +133,13 @@ SPECDEC_APART RowStats step_stats(Row row, Filters filters, ChunkTable table, fl
   return listed ? stats_by_id(listed, stats) : stats;
 }
 
+// Passes that read a row by id are functions of their own, so that the others need no more registers.
+SPECDEC_APART double step_sum_by_id(Residual residual, float* sums) {
+  return cluster_sum_by<ByIdGroup>(residual.p.row.V, sums, [&](const auto& at, auto& w) { weigh(residual, at, w); });
+}
 SPECDEC_APART double step_sum(Residual residual, float* sums) {
-  return cluster_sum_over(residual.p.row.V, is_by_id(residual), sums,
-                          [&](const auto& at, auto& w) { weigh(residual, at, w); });
+  if (is_by_id(residual)) return step_sum_by_id(residual, sums);
+  return cluster_sum_over(residual.p.row.V, sums, [&](const auto& at, auto& w) { weigh(residual, at, w); });
 }
 
 SPECDEC_APART RowStats step_stats_without(Dist q, Few removed, ChunkTable table, float* sums) {
@@ -144,9 +148,12 @@ SPECDEC_APART RowStats step_stats_without(Dist q, Few removed, ChunkTable table,
   return block_stats_without(q, table, sums);
 }
 
+SPECDEC_APART double step_mass_without_by_id(Dist q, Few removed, float* sums) {
+  return cluster_sum_by<ByIdGroup>(q.row.V, sums, [&](const auto& at, auto& w) { draft_weights(q, removed, at, w); });
+}
 SPECDEC_APART double step_mass_without(Dist q, Few removed, float* sums) {
-  return cluster_sum_over(q.row.V, q.row.is_listed(), sums,
-                          [&](const auto& at, auto& w) { draft_weights(q, removed, at, w); });
+  if (q.row.is_listed()) return step_mass_without_by_id(q, removed, sums);
+  return cluster_sum_over(q.row.V, sums, [&](const auto& at, auto& w) { draft_weights(q, removed, at, w); });
 }
 
 SPECDEC_APART int64_t step_draw(Residual residual, double v, const float* sums) {
@@ -156,9 +163,19 @@ SPECDEC_APART int64_t step_draw(Residual residual, double v, const float* sums) 
   });
 }
 
-SPECDEC_APART PairMass step_masses(Dist p, Dist q, PairPass pass) { return pair_masses(DistWeights{p}, q, pass); }
+SPECDEC_APART PairMass step_masses_by_id(Dist p, Dist q, PairPass pass) {
+  return pair_masses<ByIdGroup>(DistWeights{p}, q, pass);
+}
+SPECDEC_APART PairMass step_masses(Dist p, Dist q, PairPass pass) {
+  if (q.row.is_listed()) return step_masses_by_id(p, q, pass);
+  return pair_masses(DistWeights{p}, q, pass);
+}
 
+SPECDEC_APART void step_clipped_sums_by_id(Dist p, Dist q, float4 t, PairPass pass) {
+  leave_clipped_sums<ByIdGroup>(DistWeights{p}, q, {t.x, t.y, t.z, t.w}, pass);
+}
 SPECDEC_APART void step_clipped_sums(Dist p, Dist q, float4 t, PairPass pass) {
+  if (q.row.is_listed() && !pass.kept) return step_clipped_sums_by_id(p, q, t, pass);
   leave_clipped_sums(DistWeights{p}, q, {t.x, t.y, t.z, t.w}, pass);
 }
 

@@ -143,8 +143,10 @@ SPECDEC_DEVICE float chunk_sum_by(const Dist& p, const Dist& q, int64_t chunk) {
 }
 template <int kAtOnce>
 SPECDEC_DEVICE float chunk_sum(const Dist& p, const Dist& q, int64_t chunk) {
-  return q.row.is_listed() ? chunk_sum_by<ByIdGroup>(p, q, chunk)
-                           : chunk_sum_by<EarlyGroupsOf<kAtOnce>>(p, q, chunk);
+  return chunk_sum_by<EarlyGroupsOf<kAtOnce>>(p, q, chunk);
+}
+SPECDEC_APART float chunk_sum_by_id(const Dist* p, const Dist* q, int64_t chunk) {
+  return chunk_sum_by<ByIdGroup>(*p, *q, chunk);
 }
 
 // The same for rows of one dtype and one kind; q's is read only with kMinus. kUnderWay groups of each row are loaded
