@@ -92,8 +92,7 @@ class Row {
 #endif
 #ifdef SPECDEC_IN_CUDA
   // The row of a draft by id: the entries of an id are found by search.
-  SPECDEC_HD explicit Row(const Listed* listed)
-      : data_(reinterpret_cast<const char*>(listed) + 3), V(listed->end) {}
+  SPECDEC_HD explicit Row(const Listed* listed) : data_(reinterpret_cast<const char*>(listed) + 3), V(listed->end) {}
   // Whether the row differs from its memory: it has a view, or is by id
   SPECDEC_HD bool is_seen() const { return reinterpret_cast<uintptr_t>(data_) % 2; }
   SPECDEC_HD bool is_listed() const { return reinterpret_cast<uintptr_t>(data_) % 4 == 3; }
@@ -101,9 +100,7 @@ class Row {
     return reinterpret_cast<const Listed*>(static_cast<const char*>(data_) - 3);
   }
   // The same row as its entries lie
-  SPECDEC_HD Row as_it_lies() const {
-    return is_listed() ? Row(listed()->lying, listed()->k, listed()->dtype) : *this;
-  }
+  SPECDEC_HD Row as_it_lies() const { return is_listed() ? Row(listed()->lying, listed()->k, listed()->dtype) : *this; }
   // The view of a row for which is_seen() holds, and is_listed() does not
   SPECDEC_HD const Seen* view() const { return reinterpret_cast<const Seen*>(static_cast<const char*>(data_) - 1); }
   SPECDEC_HD RowId id() const { return {data_, V << 2 | dtype}; }

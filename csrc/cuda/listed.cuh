@@ -92,8 +92,8 @@ SPECDEC_HD_APART RowStats stats_by_id(const Listed* row, RowStats stats) {
   return stats;
 }
 
-// Calls put(j, e, z) for the ids that have entries among those that `at`, a GroupsOf or a RunOf, names: z is entry j + e
-// of the thread, with j known to the compiler. Entries of one id add up, as logits under these stats; put() may be
+// Calls put(j, e, z) for the ids that have entries among those that `at`, a GroupsOf or a RunOf, names: z is entry j +
+// e of the thread, with j known to the compiler. Entries of one id add up, as logits under these stats; put() may be
 // called for each of them, and the last call counts.
 template <class At, class Put>
 SPECDEC_DEVICE void each_listed(const Listed* row, const RowStats& stats, const At& at, const Put& put) {

@@ -92,10 +92,11 @@ class ListedExecutor : public BlockExecutor {
     return fabsf(lying.entry(at)) < HUGE_VALF ? id_at(at) : 0;
   }
   SPECDEC_DEVICE int64_t draw(const Dist& p, const Dist&, double v) const {
-    return id_at(block_draw(block_choose(s_.a.logits.V, v, sum_), [&](const ThreadRun& at, auto& w, const auto& meanwhile) {
-      meanwhile();
-      weigh_left(p, at, w);
-    }));
+    return id_at(
+        block_draw(block_choose(s_.a.logits.V, v, sum_), [&](const ThreadRun& at, auto& w, const auto& meanwhile) {
+          meanwhile();
+          weigh_left(p, at, w);
+        }));
   }
 
   // As SampleExecutor::exclude()
