@@ -152,13 +152,7 @@ template <int kAtOnce, class Special>
 SPECDEC_DEVICE void sum_left_chunks(int first, const Dist& p, const Dist& q, const Special& special, const int& part,
                                     int per_warp, const float* chunk_max, float* sum) {
   for_left_chunks(chunk_count(p.row.V), first, special, part, per_warp, [&](int c) {
-    float s = 0;
-    if (reaches(p, chunk_max, c)) {
-      if constexpr (std::is_same_v<Special, SpecialChunks>)  // p and q are then in memory
-        s = q.row.is_listed() ? chunk_sum_by_id(&p, &q, c) : chunk_sum<kAtOnce>(p, q, c);
-      else
-        s = chunk_sum<kAtOnce>(p, q, c);
-    }
+    const float s = reaches(p, chunk_max, c) ? chunk_sum<kAtOnce>(p, q, c) : 0.0f;
     if (threadIdx.x % kLanes == 0) __stcg(sum + c, s);
   });
 }

@@ -162,7 +162,6 @@ SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float 
 // converts their results, so that the loads of two rows overlap.
 template <int N>
 struct GroupsOf {
-  static constexpr bool kById = false;
   static constexpr int kEntries = N * kGroup, kSpan = kChunk;
   int64_t chunk;
   int first = 0;
@@ -174,10 +173,6 @@ struct GroupsOf {
   }
   SPECDEC_DEVICE void raw(const Row& row, float pad, float (&z)[kEntries]) const { load(row, pad, z); }
   SPECDEC_DEVICE void floats(const Row&, float, float (&)[kEntries]) const {}
-};
-// Loops over rows by id take one group at a time, so that they need no more registers than loops over other rows.
-struct ByIdGroup : GroupsOf<1> {
-  static constexpr bool kById = true;
 };
 // GroupsOf for loops over two rows: raw() leaves 16-bit entries packed, and floats() unpacks them.
 template <int N>
@@ -215,7 +210,6 @@ struct EarlyGroupsOf : GroupsOf<N> {
 };
 template <int N>
 struct RunOf {
-  static constexpr bool kById = true;
   static constexpr int kEntries = N, kSpan = N;
   int64_t first;
 

@@ -92,12 +92,14 @@ SPECDEC_HD_APART RowStats stats_by_id(const Listed* row, RowStats stats) {
   return stats;
 }
 
-// Calls put(j, e, z) for the ids that have entries among those that `at`, a GroupsOf or a RunOf, names: z is entry j +
-// e of the thread, with j known to the compiler. Entries of one id add up, as logits under these stats; put() may be
-// called for each of them, and the last call counts.
-template <class At, class Put>
-SPECDEC_DEVICE void each_listed(const Listed* row, const RowStats& stats, const At& at, const Put& put) {
+// The entries that `at`, a GroupsOf or a RunOf, names, of a row by id: 0 or -inf where an id has none. Those of one id
+// add up, as logits under these stats.
+template <class At>
+SPECDEC_DEVICE void load_listed(const Listed* row, const RowStats& stats, const At& at, float (&z)[At::kEntries]) {
   constexpr int N = At::kEntries, kWidth = N < kGroup ? N : kGroup;
+  const float none = row->adds ? 0.0f : -HUGE_VALF;
+#pragma unroll
+  for (int r = 0; r < N; ++r) z[r] = none;
   if (!reaches(*row, int(at.begin()), int(at.begin()) + At::kSpan)) return;
 #pragma unroll
   for (int j = 0; j < N; j += kWidth) {
@@ -113,21 +115,10 @@ SPECDEC_DEVICE void each_listed(const Listed* row, const RowStats& stats, const 
       if (opaque(row)->adds) x = clean_prob(x);
       sum = last == int(e) ? joined(sum, x, stats.scale, stats.cutoff, opaque(row)->adds) : x;
       last = int(e);
-      put(j, last, sum);
+#pragma unroll
+      for (int r = 0; r < kWidth; ++r) z[j + r] = last == r ? sum : z[j + r];
     }
   }
-}
-
-// The entries that `at` names, of a row by id: 0 or -inf where an id has none.
-template <class At>
-SPECDEC_DEVICE void load_listed(const Listed* row, const RowStats& stats, const At& at, float (&z)[At::kEntries]) {
-  const float none = row->adds ? 0.0f : -HUGE_VALF;
-#pragma unroll
-  for (int r = 0; r < At::kEntries; ++r) z[r] = none;
-  each_listed(row, stats, at, [&](int j, int e, float x) {
-#pragma unroll
-    for (int r = 0; r < (At::kEntries < kGroup ? At::kEntries : kGroup); ++r) z[j + r] = e == r ? x : z[j + r];
-  });
 }
 
 }  // namespace specdec

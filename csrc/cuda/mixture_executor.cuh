@@ -3,9 +3,195 @@
 // largest probability of rows.
 #pragma once
 
-#include "mixture_passes.cuh"
+#include "residual_executor.cuh"
 
 namespace specdec {
+
+// The weights that a residual subtracts for q, which may be one-hot; 0 beyond the row
+template <class At>
+SPECDEC_DEVICE void mixture_draft_weights(const Dist& q, const At& at, float (&y)[At::kEntries]) {
+  if (has_row(q) && at.begin() < q.row.V) return draft_weights(q, Few{}, at, y);
+  const int64_t hot = hot_id(q);
+#pragma unroll
+  for (int r = 0; r < At::kEntries; ++r) y[r] = at.id(r) == hot;
+}
+
+// Bit r: whether the mixture keeps q at entry r. A one-hot score row is q itself, so q's weights `y` stand in for its
+// entries. Without a score row the threshold is -inf.
+template <class At>
+SPECDEC_DEVICE uint32_t kept_of(const Mixture& mixture, int64_t V, const At& at, const float (&y)[At::kEntries]) {
+  constexpr int N = At::kEntries;
+  float z[N];
+  const bool row = has_row(mixture.score_row) && at.begin() < mixture.score_row.row.V;
+  if (row) load(mixture.score_row, at, -HUGE_VALF, z);
+  const float threshold = mixture.threshold;
+  uint32_t kept = 0;
+#pragma unroll
+  for (int r = 0; r < N; ++r) kept |= uint32_t((row ? z[r] : y[r]) >= threshold && at.id(r) < V) << r;
+  return kept;
+}
+
+// Turns the weights of p into those of the mixture.
+template <class At>
+SPECDEC_DEVICE void mix(int64_t V, const Mixture& mixture, const At& at, float (&w)[At::kEntries]) {
+  constexpr int N = At::kEntries;
+  float y[N];
+  mixture_draft_weights(mixture.q, at, y);
+  if (mixture.capped) {
+    const float of_q = mixture.of_q, of_p = mixture.of_p, m = mixture.m, minus = mixture.minus;
+#pragma unroll
+    for (int r = 0; r < N; ++r) {
+      const float left = capped_weight(w[r], y[r], of_q, of_p, m, minus);
+      w[r] = at.id(r) < V ? left : 0.0f;
+    }
+    return;
+  }
+  const uint32_t keeps = kept_of(mixture, V, at, y);
+  const float of_p = mixture.m * mixture.of_p, kept = mixture.kept(), minus = -mixture.minus;
+#pragma unroll
+  for (int r = 0; r < N; ++r) {
+    const float left = mixed_weight(w[r], y[r], of_p, keeps >> r & 1 ? kept : minus);
+    w[r] = at.id(r) < V ? left : 0.0f;
+  }
+}
+
+// The weights of a residual before any subtraction; 0 beyond p's row
+template <class At>
+SPECDEC_DEVICE void weigh_mixed(const Residual& residual, const At& at, float (&w)[At::kEntries]) {
+  DistWeights{residual.p}(at, w);
+  if (residual.mixture && at.begin() < residual.p.row.V) mix(residual.p.row.V, *residual.mixture, at, w);
+}
+
+// -x exp(x) with x = (z - max) * scale, 0 below the cutoff
+SPECDEC_DEVICE float surprise(const RowStats& stats, float z) {
+  const float x = fmaxf(scaled(z, stats.max, stats.scale), -100.0f);
+  return z >= stats.cutoff ? -x * fast_exp2(x * kLog2E) : 0.0f;
+}
+
+SPECDEC_DEVICE double entropy_of(const RowStats& stats, double surprises) {
+  return stats.log_norm + surprises * exp(-double(stats.log_norm));
+}
+
+// The passes over V. Each is compiled once for all the places in a walk that need it. They take values, or pointers to
+// what is in memory anyway: a pointer to a variable of a thread would put that variable on the stack.
+namespace apart {
+
+SPECDEC_APART double residual_sum(const Residual* residual, float* sums) {
+  return cluster_sum_over(residual->p.row.V, sums, [&](const auto& at, auto& w) {
+    weigh_mixed(*residual, at, w);
+    subtract(*residual, at, w);
+  });
+}
+
+SPECDEC_APART int64_t residual_draw(const Residual* residual, double v, const float* sums) {
+  return block_draw(block_choose(residual->p.row.V, v, sums), [&](const ThreadRun& at, auto& w, const auto& meanwhile) {
+    meanwhile();
+    weigh_mixed(*residual, at, w);
+    subtract(*residual, at, w);
+  });
+}
+
+// The weights of a residual without subtractions
+struct ResidualWeights {
+  using Entries = GroupsOf<1>;
+  const Residual& residual;
+
+  SPECDEC_DEVICE bool valid() const { return residual.p.valid(); }
+  SPECDEC_DEVICE int64_t V() const { return residual.p.row.V; }
+  template <class At>
+  SPECDEC_DEVICE void operator()(const At& at, float (&x)[At::kEntries]) const {
+    weigh_mixed(residual, at, x);
+  }
+};
+
+// p must have no subtractions.
+struct Pair {
+  Residual p;
+  Dist q;
+};
+
+SPECDEC_APART PairMass masses(const Pair* pair, PairPass pass) {
+  return pair_masses(ResidualWeights{pair->p}, pair->q, pass);
+}
+
+SPECDEC_APART void clipped_sums(const Pair* pair, float4 t, PairPass pass) {
+  leave_clipped_sums(ResidualWeights{pair->p}, pair->q, {t.x, t.y, t.z, t.w}, pass);
+}
+
+SPECDEC_APART double pair_sum(const Dist* p, const Dist* q, float* sums) {
+  return cluster_sum_over(p->row.V, sums, [&](const auto& at, auto& w) { weigh(*p, *q, at, w); });
+}
+
+SPECDEC_APART double entropy_sum(Row row, RowStats stats, bool logits, float* sums) {
+  const auto load_row = [&](const auto& at, float pad, auto& w) {
+    row.is_listed() ? load_listed(row.listed(), stats, at, w) : at.load(row, pad, w);
+  };
+  if (logits) {  // tested once, not for each entry
+    return cluster_sum_over(row.V, sums, [&](const auto& at, auto& w) {
+      load_row(at, -HUGE_VALF, w);
+#pragma unroll
+      for (int r = 0; r < at.kEntries; ++r) w[r] = surprise(stats, w[r]);
+    });
+  }
+  return cluster_sum_over(row.V, sums, [&](const auto& at, auto& w) {
+    load_row(at, 0, w);
+#pragma unroll
+    for (int r = 0; r < at.kEntries; ++r) w[r] = w[r] > 0 ? -w[r] * logf(w[r]) : 0.0f;
+  });
+}
+
+SPECDEC_APART double count_above(Row row, float least, float* sums) {
+  return cluster_sum_over(row.V, sums, [&](const auto& at, auto& w) {
+    at.load(row, -HUGE_VALF, w);
+#pragma unroll
+    for (int r = 0; r < at.kEntries; ++r) w[r] = w[r] > least;
+  });
+}
+
+SPECDEC_APART double deferred_sum(const Mixture* mixture, int64_t V, float* sums) {
+  return cluster_sum_over(mixture->q.row.V, sums, [&](const auto& at, auto& w) {
+    draft_weights(mixture->q, Few{}, at, w);
+    const uint32_t kept = kept_of(*mixture, V, at, w);
+#pragma unroll
+    for (int r = 0; r < at.kEntries; ++r) w[r] = kept >> r & 1 ? 0.0f : w[r];
+  });
+}
+
+// load(at, z) returns probabilities.
+template <class Load>
+SPECDEC_DEVICE double largest_of(const Row& row, float* most, const Load& load) {
+  const int chunks = int(chunk_count(row.V));
+  for_chunks(chunks, cluster_rank(), turns(chunks, cluster_size()), [&](int64_t c) {
+    float max = 0;
+    bool bad = false;
+#pragma unroll 1
+    for (int first = 0; first < kGroups; first += kPairs) {
+      float z[kPairs * kGroup];
+      load(GroupsOf<kPairs>{c, first}, z);
+#pragma unroll
+      for (int r = 0; r < kPairs * kGroup; ++r) max = fmaxf(max, z[r]), bad |= !(z[r] < HUGE_VALF);
+    }
+    max = __any_sync(kFullWarp, bad) ? HUGE_VALF : warp_max(max);
+    if (threadIdx.x % kLanes == 0) __stcg(most + c, max);
+  });
+  cluster_sync();
+  float max = 0;
+  for (int c = threadIdx.x; c < chunks; c += kThreads) max = fmaxf(max, __ldcg(most + c));
+  max = block_max(max);
+  return max > 0 && max < HUGE_VALF ? double(max) : NAN;
+}
+SPECDEC_APART double largest_prob(Row row, RowStats stats, float* most) {
+  if (!row.is_listed()) return largest_of(row, most, [&](const auto& at, auto& z) { at.load(row, 0, z); });
+  const LogitWeights of(stats);
+  return largest_of(row, most, [&](const auto& at, auto& z) {
+    load_listed(row.listed(), stats, at, z);
+    if (row.listed()->adds) return;
+#pragma unroll
+    for (float& x : z) x = of.of_target(x);
+  });
+}
+
+}  // namespace apart
 
 // A ResidualExecutor that also has mixtures and what rules need of rows. Kernels of walks without a rule do not contain
 // this code.
@@ -61,10 +247,7 @@ class MixtureExecutor : public ResidualExecutor {
   SPECDEC_DEVICE void expect_entropy(bool) const {}
   SPECDEC_DEVICE void expect_gap(const Dist&, const Dist&) const {}
   // The largest probability of a row; NaN if it holds NaN or inf, or nothing positive
-  SPECDEC_DEVICE double largest_prob(const Dist& d) {
-    return d.row.is_listed() ? apart::largest_prob_by_id(d.row, d.stats, next_sums())
-                             : apart::largest_prob(d.row, next_sums());
-  }
+  SPECDEC_DEVICE double largest_prob(const Dist& d) { return apart::largest_prob(d.row, d.stats, next_sums()); }
   // How many entries are larger than `least`
   SPECDEC_DEVICE int64_t above(const Row& row, float least) {
     return int64_t(apart::count_above(row, least, next_sums()));

@@ -117,11 +117,11 @@ SPECDEC_DEVICE int pair_chunks(const Weights& p, const Dist& q) {
   return int(chunk_count(p.V() > q.row.V ? p.V() : q.row.V));
 }
 
-// The total weights of both rows. Keeps the weights if there is room. How many entries are taken at a time, and whether
-// a row may be by id, is said by Entries.
-template <class Entries, class Weights>
+// The total weights of both rows. Keeps the weights if there is room.
+template <class Weights>
 SPECDEC_DEVICE PairMass pair_masses(const Weights& p, const Dist& q, const PairPass pass) {
   if (!p.valid() || !q.valid()) return {NAN, NAN};
+  using Entries = typename Weights::Entries;
   constexpr int N = Entries::kEntries;
   const auto read = [&](int i, int c, int first, float (&x)[N], float (&y)[N]) {
     pair_weights(p, q, Entries{c, first}, x, y);
@@ -138,15 +138,12 @@ SPECDEC_DEVICE PairMass pair_masses(const Weights& p, const Dist& q, const PairP
   totals_of(*pass.table, sums);
   return {sums[0], sums[1]};
 }
-template <class Weights>
-SPECDEC_DEVICE PairMass pair_masses(const Weights& p, const Dist& q, const PairPass pass) {
-  return pair_masses<typename Weights::Entries>(p, q, pass);
-}
 
 // Leaves sum (p - t q)+ for each t, for totals_of(). p and q must be the pair of the last pair_masses().
-template <class Entries, class Weights>
+template <class Weights>
 SPECDEC_DEVICE void leave_clipped_sums(const Weights& p, const Dist& q, const float (&t)[kCandidates],
                                        const PairPass pass) {
+  using Entries = typename Weights::Entries;
   constexpr int N = Entries::kEntries;
   const auto add = [&](const float* x, const float* y, double (&sums)[kCandidates]) { add_clipped(x, y, t, sums); };
   const auto get_kept = [&](int i, int, int first, float (&x)[N], float (&y)[N]) {
@@ -157,15 +154,10 @@ SPECDEC_DEVICE void leave_clipped_sums(const Weights& p, const Dist& q, const fl
   const auto read = [&](int, int c, int first, float (&x)[N], float (&y)[N]) {
     pair_weights(p, q, Entries{c, first}, x, y);
   };
-  if (!Entries::kById && pass.kept)  // the weights of rows by id are kept like others
+  if (pass.kept)
     add_up<kCandidates, N>(*pass.table, pair_chunks(p, q), get_kept, add);
   else
     add_up<kCandidates, N>(*pass.table, pair_chunks(p, q), read, add);
-}
-template <class Weights>
-SPECDEC_DEVICE void leave_clipped_sums(const Weights& p, const Dist& q, const float (&t)[kCandidates],
-                                       const PairPass pass) {
-  leave_clipped_sums<typename Weights::Entries>(p, q, t, pass);
 }
 
 }  // namespace specdec

@@ -37,15 +37,18 @@ SPECDEC_DEVICE void pair_weights(const Weights& p, const Dist& q, const At& at, 
   constexpr int N = At::kEntries;
   const bool row = has_row(q) && at.begin() < q.row.V;
   if (row) {
-    if (!(At::kById && q.row.is_listed())) at.raw(q.row, pad_of(q), y);  // these loads overlap with the work on p
+    if (!q.row.is_listed()) at.raw(q.row, pad_of(q), y);  // these loads overlap with the work on p
   } else {
-    const int64_t hot = q.kind != Kind::kOneHot ? -1 : At::kById ? number_in(q.row, q.hot) : q.hot;
+    const int64_t hot = q.kind == Kind::kOneHot ? number_in(q.row, q.hot) : -1;
 #pragma unroll
     for (int r = 0; r < N; ++r) y[r] = at.id(r) == hot;
   }
   p(at, x);
   if (!row) return;
-  if (!load_by_id(q, at, y)) at.floats(q.row, pad_of(q), y);
+  if (q.row.is_listed())
+    load_listed(q.row.listed(), q.stats, at, y);
+  else
+    at.floats(q.row, pad_of(q), y);
   to_target_weights(q, y);
 #pragma unroll
   for (int r = 0; r < N; ++r) y[r] = y[r] <= 1.0f + 1e-3f ? fminf(y[r], 1.0f) : y[r] - y[r];

@@ -17,7 +17,7 @@ SPECDEC_DEVICE void draft_weights(const Dist& q, const Few& removed, const At& a
   to_draft_weights(q, y);
 #pragma unroll 1
   for (int64_t i = 0; i < removed.n; ++i) {
-    const int64_t id = At::kById ? number_in(q.row, removed[i]) : removed[i];
+    const int64_t id = number_in(q.row, removed[i]);
     if (id < at.begin() || id >= at.begin() + kChunk) continue;
 #pragma unroll
     for (int r = 0; r < N; ++r) {
@@ -60,38 +60,24 @@ SPECDEC_DEVICE void weigh(const Residual& residual, const At& at, float (&w)[At:
   subtract(residual, at, w);
 }
 
-// Whether a residual reads a row by id
-SPECDEC_DEVICE bool is_by_id(const Residual& residual) {
-  const Mixture* const mixture = residual.mixture;
-  bool by_id = residual.p.row.is_listed();
-  if (mixture) by_id |= mixture->q.row.is_listed() || mixture->score_row.row.is_listed();
-#pragma unroll 1
-  for (int64_t j = 0; j < residual.n; ++j) by_id |= residual.subtractions[j].q.row.is_listed();
-  return by_id;
-}
-
 // Leaves the chunk sums of the weights that weigh(at, w) computes, and returns their total.
-template <class At, class Weigh>
-SPECDEC_DEVICE double cluster_sum_by(int64_t V, float* sums, const Weigh& weigh) {
+template <class Weigh>
+SPECDEC_DEVICE double cluster_sum_over(int64_t V, float* sums, const Weigh& weigh) {
   const int64_t chunks = chunk_count(V);
   for_chunks(chunks, cluster_rank(), turns(chunks, cluster_size()), [&](int64_t c) {
     float sum[2] = {0, 0};
 #pragma unroll 1
-    for (int first = 0; first < kGroups; first += At::kEntries / kGroup) {
-      float w[At::kEntries];
-      weigh(At{c, first}, w);
+    for (int first = 0; first < kGroups; first += kPairs) {
+      float w[kPairs * kGroup];
+      weigh(GroupsOf<kPairs>{c, first}, w);
 #pragma unroll
-      for (int r = 0; r < At::kEntries; ++r) sum[r % 2] += w[r];
+      for (int r = 0; r < kPairs * kGroup; ++r) sum[r % 2] += w[r];
     }
     const float all = warp_sum(sum[0] + sum[1]);
     if (threadIdx.x % kLanes == 0) __stcg(sums + c, all);
   });
   cluster_sync();
   return block_sum_of(V, sums);
-}
-template <class Weigh>
-SPECDEC_DEVICE double cluster_sum_over(int64_t V, float* sums, const Weigh& weigh) {
-  return cluster_sum_by<GroupsOf<kPairs>>(V, sums, weigh);
 }
 
 // The memory that a launch gives its executors
@@ -133,12 +119,7 @@ SPECDEC_APART RowStats step_stats(Row row, Filters filters, ChunkTable table, fl
   return listed ? stats_by_id(listed, stats) : stats;
 }
 
-// Passes that read a row by id are functions of their own, so that the others need no more registers.
-SPECDEC_APART double step_sum_by_id(Residual residual, float* sums) {
-  return cluster_sum_by<ByIdGroup>(residual.p.row.V, sums, [&](const auto& at, auto& w) { weigh(residual, at, w); });
-}
 SPECDEC_APART double step_sum(Residual residual, float* sums) {
-  if (is_by_id(residual)) return step_sum_by_id(residual, sums);
   return cluster_sum_over(residual.p.row.V, sums, [&](const auto& at, auto& w) { weigh(residual, at, w); });
 }
 
@@ -148,11 +129,7 @@ SPECDEC_APART RowStats step_stats_without(Dist q, Few removed, ChunkTable table,
   return block_stats_without(q, table, sums);
 }
 
-SPECDEC_APART double step_mass_without_by_id(Dist q, Few removed, float* sums) {
-  return cluster_sum_by<ByIdGroup>(q.row.V, sums, [&](const auto& at, auto& w) { draft_weights(q, removed, at, w); });
-}
 SPECDEC_APART double step_mass_without(Dist q, Few removed, float* sums) {
-  if (q.row.is_listed()) return step_mass_without_by_id(q, removed, sums);
   return cluster_sum_over(q.row.V, sums, [&](const auto& at, auto& w) { draft_weights(q, removed, at, w); });
 }
 
@@ -163,19 +140,9 @@ SPECDEC_APART int64_t step_draw(Residual residual, double v, const float* sums) 
   });
 }
 
-SPECDEC_APART PairMass step_masses_by_id(Dist p, Dist q, PairPass pass) {
-  return pair_masses<ByIdGroup>(DistWeights{p}, q, pass);
-}
-SPECDEC_APART PairMass step_masses(Dist p, Dist q, PairPass pass) {
-  if (q.row.is_listed()) return step_masses_by_id(p, q, pass);
-  return pair_masses(DistWeights{p}, q, pass);
-}
+SPECDEC_APART PairMass step_masses(Dist p, Dist q, PairPass pass) { return pair_masses(DistWeights{p}, q, pass); }
 
-SPECDEC_APART void step_clipped_sums_by_id(Dist p, Dist q, float4 t, PairPass pass) {
-  leave_clipped_sums<ByIdGroup>(DistWeights{p}, q, {t.x, t.y, t.z, t.w}, pass);
-}
 SPECDEC_APART void step_clipped_sums(Dist p, Dist q, float4 t, PairPass pass) {
-  if (q.row.is_listed() && !pass.kept) return step_clipped_sums_by_id(p, q, t, pass);
   leave_clipped_sums(DistWeights{p}, q, {t.x, t.y, t.z, t.w}, pass);
 }
 

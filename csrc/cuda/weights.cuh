@@ -48,18 +48,13 @@ SPECDEC_DEVICE void with_weights(const Dist& d, const F& f) {
   d.kind == Kind::kProbs ? f(ProbWeights(d)) : f(LogitWeights(d));
 }
 
-// Loads entries of d if its row is by id; only those of an At with kById can be.
-template <class At>
-SPECDEC_DEVICE bool load_by_id(const Dist& d, const At& at, float (&z)[At::kEntries]) {
-  if constexpr (At::kById) {
-    if (d.row.is_listed()) load_listed(d.row.listed(), d.stats, at, z);
-    return d.row.is_listed();
-  }
-  return false;
-}
+// The entries of a distribution's row, by id
 template <class At>
 SPECDEC_DEVICE void load(const Dist& d, const At& at, float pad, float (&z)[At::kEntries]) {
-  if (!load_by_id(d, at, z)) at.load(d.row, pad, z);
+  if (d.row.is_listed())
+    load_listed(d.row.listed(), d.stats, at, z);
+  else
+    at.load(d.row, pad, z);
 }
 
 // Replaces entries of a row by their weights; a probability that is not finite becomes NaN.
@@ -93,7 +88,7 @@ template <class At>
 SPECDEC_DEVICE void ask(const Dist& p, const Dist& q, const At& at, float (&w)[At::kEntries],
                         float (&y)[At::kEntries]) {
   at.raw(p.row, pad_of(p), w);
-  if (takes_row(q, at) && !(At::kById && q.row.is_listed())) at.raw(q.row, pad_of(q), y);
+  if (takes_row(q, at) && !q.row.is_listed()) at.raw(q.row, pad_of(q), y);
 }
 template <class At>
 SPECDEC_DEVICE void weigh_asked(const Dist& p, const Dist& q, const At& at, float (&w)[At::kEntries],
@@ -102,7 +97,10 @@ SPECDEC_DEVICE void weigh_asked(const Dist& p, const Dist& q, const At& at, floa
   at.floats(p.row, pad_of(p), w);
   to_target_weights(p, w);
   if (takes_row(q, at)) {
-    if (!load_by_id(q, at, y)) at.floats(q.row, pad_of(q), y);
+    if (q.row.is_listed())
+      load_listed(q.row.listed(), q.stats, at, y);
+    else
+      at.floats(q.row, pad_of(q), y);
     to_draft_weights(q, y);
 #pragma unroll
     for (int r = 0; r < N; ++r) w[r] = Compare<float>::positive(w[r] - y[r]);
@@ -129,24 +127,17 @@ SPECDEC_DEVICE void weigh(const Dist& p, const Dist& q, const At& at, float (&w)
 }
 
 // Sum of (p - q)+ over one chunk; NaN if p is a probability row with NaN or inf there.
-template <class At>
-SPECDEC_DEVICE float chunk_sum_by(const Dist& p, const Dist& q, int64_t chunk) {
-  float sum[2] = {0, 0};
-#pragma unroll 1
-  for (int first = 0; first < kGroups; first += At::kEntries / kGroup) {
-    float w[At::kEntries];
-    weigh(p, q, At{chunk, first}, w);
-#pragma unroll
-    for (int r = 0; r < At::kEntries; ++r) sum[r % 2] += w[r];
-  }
-  return warp_sum(sum[0] + sum[1]);
-}
 template <int kAtOnce>
 SPECDEC_DEVICE float chunk_sum(const Dist& p, const Dist& q, int64_t chunk) {
-  return chunk_sum_by<EarlyGroupsOf<kAtOnce>>(p, q, chunk);
-}
-SPECDEC_APART float chunk_sum_by_id(const Dist* p, const Dist* q, int64_t chunk) {
-  return chunk_sum_by<ByIdGroup>(*p, *q, chunk);
+  float sum[2] = {0, 0};
+#pragma unroll 1
+  for (int first = 0; first < kGroups; first += kAtOnce) {
+    float w[kAtOnce * kGroup];
+    weigh(p, q, EarlyGroupsOf<kAtOnce>{chunk, first}, w);
+#pragma unroll
+    for (int r = 0; r < kAtOnce * kGroup; ++r) sum[r % 2] += w[r];
+  }
+  return warp_sum(sum[0] + sum[1]);
 }
 
 // The same for rows of one dtype and one kind; q's is read only with kMinus. kUnderWay groups of each row are loaded

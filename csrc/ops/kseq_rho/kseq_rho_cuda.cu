@@ -12,29 +12,18 @@
 namespace specdec {
 namespace {
 
-SPECDEC_APART PairMass masses_by_id(Dist p, Dist q, PairPass pass) {
-  return pair_masses<ByIdGroup>(DistWeights{p}, q, pass);
-}
-SPECDEC_APART void clipped_sums_by_id(Dist p, Dist q, float4 t, PairPass pass) {
-  leave_clipped_sums<ByIdGroup>(DistWeights{p}, q, {t.x, t.y, t.z, t.w}, pass);
-}
-
 // Only the search for rho, for a pair with known stats. Unlike a ResidualExecutor it makes no stats and draws nothing.
 class PairExecutor : public BlockSearch {
  public:
   SPECDEC_DEVICE explicit PairExecutor(const PairTables& tables) : tables_(tables) {}
 
   SPECDEC_DEVICE PairMass masses(const Dist& p, const Dist& q) {
-    const PairPass pass = tables_.next();
-    return q.row.is_listed() ? masses_by_id(p, q, pass) : pair_masses(DistWeights{p}, q, pass);
+    return pair_masses(DistWeights{p}, q, tables_.next());
   }
   SPECDEC_DEVICE void clipped_sums(const Dist& p, const Dist& q, const float (&t)[kCandidates],
                                    double (&out)[kCandidates]) {
     const PairPass pass = tables_.next();
-    if (q.row.is_listed() && !pass.kept)
-      clipped_sums_by_id(p, q, make_float4(t[0], t[1], t[2], t[3]), pass);
-    else
-      leave_clipped_sums(DistWeights{p}, q, t, pass);
+    leave_clipped_sums(DistWeights{p}, q, t, pass);
     totals_of(*pass.table, out);
   }
 
