@@ -86,9 +86,6 @@ struct SeenRows : RowMemory {
   RowsIds ids;
   // Row n as its entries lie
   SPECDEC_HD Row at(int64_t b, int64_t n) const {
-#ifdef SPECDEC_IN_CUDA
-    if (ids.written) return {ids.written + n * ids.stride, V, kFloat32};
-#endif
     Row row = RowMemory::at(b, n).seen(views, n, drafted, n);
 #ifndef SPECDEC_IN_CUDA
     row.ids = ids.of(n);

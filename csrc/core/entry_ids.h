@@ -69,9 +69,7 @@ struct RowsIds {
 #ifndef SPECDEC_IN_CUDA
   std::shared_ptr<const EntryIds[]> rows;  // by position; [1] of a map. Set by binding/entry_ids.h.
 #else
-  const Listed* listed = nullptr;    // [positions of this side], written by cuda/list_entries.cuh
-  const float* written = nullptr;    // [positions, stride], or null: the rows as they are seen, -inf without an id
-  int64_t stride = 0;
+  const Listed* listed = nullptr;  // [positions of this side], written by cuda/list_entries.cuh
 #endif
 
   SPECDEC_HD explicit operator bool() const { return bool(ids); }

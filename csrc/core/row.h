@@ -84,10 +84,15 @@ class Row {
 #endif
     return V;
   }
+  // entry() of this id, or of a larger one, must not be called.
+#ifdef SPECDEC_IN_CUDA
+  SPECDEC_HD int64_t entries_end() const { return ids_end(); }
+#else
+  int64_t entries_end() const { return V; }
+#endif
 #ifdef SPECDEC_IN_CUDA
   // The row of a draft by id: the entries of an id are found by search.
-  SPECDEC_HD explicit Row(const Listed* listed)
-      : data_(reinterpret_cast<const char*>(listed) + 3), V(listed->end) {}
+  SPECDEC_HD explicit Row(const Listed* listed) : data_(reinterpret_cast<const char*>(listed) + 3), V(listed->end) {}
   // Whether the row differs from its memory: it has a view, or is by id
   SPECDEC_HD bool is_seen() const { return reinterpret_cast<uintptr_t>(data_) % 2; }
   SPECDEC_HD bool is_listed() const { return reinterpret_cast<uintptr_t>(data_) % 4 == 3; }
@@ -95,13 +100,12 @@ class Row {
     return reinterpret_cast<const Listed*>(static_cast<const char*>(data_) - 3);
   }
   // The same row as its entries lie
-  SPECDEC_HD Row as_it_lies() const {
-    return is_listed() ? Row(listed()->lying, listed()->k, listed()->dtype) : *this;
-  }
+  SPECDEC_HD Row as_it_lies() const { return is_listed() ? Row(listed()->lying, listed()->k, listed()->dtype) : *this; }
   // The view of a row for which is_seen() holds, and is_listed() does not
   SPECDEC_HD const Seen* view() const { return reinterpret_cast<const Seen*>(static_cast<const char*>(data_) - 1); }
   SPECDEC_HD RowId id() const { return {data_, V << 2 | dtype}; }
-  SPECDEC_HD float entry(int64_t v) const;
+  // Entry v. In a row by id, the entries of an id add up as logits at this scale and cutoff.
+  SPECDEC_HD float entry(int64_t v, float scale = 1, float cutoff = -FLT_MAX) const;
 #else
   View view{};                    // none: the row is as in memory
   const EntryIds* ids = nullptr;  // null: entry v is that of id v
@@ -176,11 +180,6 @@ enum class Kind : int32_t {
   kNothing  // no mass at all: (p - nothing)+ is p
 };
 
-#ifdef SPECDEC_IN_CUDA
-// The probability of id v under a row by id, or its ln (cuda/listed.cuh)
-SPECDEC_HD double listed_prob(const Listed* row, RowStats stats, bool log, int64_t v);
-#endif
-
 struct Dist {
   Kind kind = Kind::kNothing;
   Row row{};
@@ -198,37 +197,36 @@ struct Dist {
   template <class Entry>
   SPECDEC_HD double log_prob(int64_t v, const Entry& entry) const {
     if (kind == Kind::kOneHot) return v == hot ? 0.0 : -HUGE_VAL;
-    if (kind == Kind::kNothing || v >= row.V) return -HUGE_VAL;
+    if (kind == Kind::kNothing || v >= row.entries_end()) return -HUGE_VAL;
     const float z = entry();
     if (kind == Kind::kProbs) return log(double(clean_prob(z)));
     return stats.log_prob(z);
   }
   template <class Entry>
   SPECDEC_HD double prob(int64_t v, const Entry& entry) const {
-    if (kind == Kind::kProbs) return v < row.V ? double(clean_prob(entry())) : 0.0;
+    if (kind == Kind::kProbs) return v < row.entries_end() ? double(clean_prob(entry())) : 0.0;
     return exp(log_prob(v, entry));
   }
 
   SPECDEC_HD double log_prob(int64_t v) const {
 #ifndef SPECDEC_IN_CUDA
     if (row.ids && reads_row()) return log_listed_prob(v);
-#else
-    if (row.is_listed() && reads_row()) return listed_prob(row.listed(), stats, true, v);
 #endif
-    return log_prob(v, [&] { return row.entry(v); });
+    return log_prob(v, [&] { return entry(v); });
   }
   SPECDEC_HD double prob(int64_t v) const {
 #ifndef SPECDEC_IN_CUDA
     if (row.ids && reads_row()) return listed_prob(v);
-#else
-    if (row.is_listed() && reads_row()) return listed_prob(row.listed(), stats, false, v);
 #endif
-    return prob(v, [&] { return row.entry(v); });
+    return prob(v, [&] { return entry(v); });
   }
 #ifndef SPECDEC_IN_CUDA
   // prob() and log_prob() of a row with ids (cpu/row_reader.cpp)
   double listed_prob(int64_t v) const;
   double log_listed_prob(int64_t v) const;
+  float entry(int64_t v) const { return row.entry(v); }
+#else
+  SPECDEC_HD float entry(int64_t v) const { return row.entry(v, stats.scale, stats.cutoff); }
 #endif
 };
 

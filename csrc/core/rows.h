@@ -25,6 +25,7 @@ struct Rows {
   int64_t per_request = 0;          // positions per request, if dense
   int64_t extra = 0;                // positions of a request beyond its drafts, if ragged
   Store store;
+  bool by_position = true;  // whether rows lie in memory in the order of the positions; else as the store says
   Views views;
   RowsIds ids;
 
@@ -56,9 +57,6 @@ struct Rows {
   // Row i of request b, which must exist, as the request sees it after the window that ends at `position`. `view` is
   // the index of this view in CUDA.
   SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i, int64_t position, int64_t view) const {
-#ifdef SPECDEC_IN_CUDA
-    if (ids.written) return {ids.written + view * ids.stride, memory.V, kFloat32};
-#endif
     Row row = as_it_lies(start, b, i).seen(views, b, position, view);
 #ifndef SPECDEC_IN_CUDA
     row.ids = ids.of(index(start, b, i));
@@ -102,7 +100,7 @@ struct Rows {
   }
 
   SPECDEC_HD Row as_it_lies(int64_t start, int64_t b, int64_t i) const {
-    if (!store) return start < 0 ? memory.at(b, i) : memory.at(0, index(start, b, i));
+    if (by_position) return start < 0 ? memory.at(b, i) : memory.at(0, index(start, b, i));
     const int64_t n = number(start, b, i);
     return memory.at(int64_t(uint64_t(n) / uint64_t(store.K)), n);  // batch_stride: a slot's stride minus K rows
   }

@@ -133,7 +133,7 @@ SPECDEC_DEVICE void with_weights(const Dist& p, const Dist& q, const F& f) {
 
 SPECDEC_APART void add_listed(const Listed* q, int chunks, SpecialChunks* to) {
   for (int c = threadIdx.x; c < chunks; c += kThreads) {
-    if (reaches(*q, int64_t{c} * kChunk, (int64_t{c} + 1) * kChunk)) to->add_from_any_warp(c);
+    if (reaches(*q, c * kChunk, (c + 1) * kChunk)) to->add_from_any_warp(c);
   }
   __syncthreads();
 }

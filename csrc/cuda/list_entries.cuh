@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists the entries of a draft's rows by id (Listed in core/entry_ids.h), in a launch before those that read the rows. A
-// block takes one row: it sorts the ids of a sparse row, and writes the row as it is seen. A map is sorted already.
+// Lists the entries of a draft's rows by id (Listed in core/entry_ids.h), in a launch before those that read the rows.
+// A block takes one row: it sorts the ids of a sparse row, and writes the row as it is seen. A map is sorted already.
 #pragma once
 
 #include "views.cuh"
@@ -11,8 +11,8 @@ using Place = EntryIds::Place;
 SPECDEC_DEVICE int32_t id_at(const Place* places, int i) { return places[i].id; }
 SPECDEC_DEVICE bool before(const Place& a, const Place& b) { return a.id != b.id ? a.id < b.id : a.at < b.at; }
 
-// Sorts n places in memory, by bitonic merges in which every exchange moves the lesser place down: places beyond n would
-// stay where they are. Called by all threads of a block.
+// Sorts n places in memory, by bitonic merges in which every exchange moves the lesser place down: places beyond n
+// would stay where they are. Called by all threads of a block.
 SPECDEC_DEVICE void sort(Place* places, int n) {
   const auto exchange = [&](int64_t i, int64_t j) {
     if (j >= n) return;
@@ -154,8 +154,8 @@ SPECDEC_DEVICE void list_row(const ListedRows& to, const RowsIds& ids, const Int
   to.listed[number] = row;
   const bool holes = row.lying != row.data;
   if (to.seen)
-    to.seen[number] = {row.data, holes ? reinterpret_cast<const Seen::Entry*>(to.none) : nullptr, to.none, to.mapped,
-                       to.words, false};
+    to.seen[number] = {
+        row.data, holes ? reinterpret_cast<const Seen::Entry*>(to.none) : nullptr, to.none, to.mapped, to.words, false};
 }
 
 template <class Op>
@@ -173,10 +173,10 @@ __global__ void __launch_bounds__(kThreads, 2) list_entries(const EntriesLaunch<
     const int n = int(clamped(numbers[3 * int64_t{s.k} + s.ids.V], s.k));
     list_map(s.to, reinterpret_cast<const Place*>(numbers), numbers + 2 * int64_t{s.k}, s.k, n);
   }
-  each_view(s.a, blockIdx.x, [&](int, const auto& rows, int64_t number, const Row& row, const Ints& ids, int64_t b,
-                                 int64_t at) {
-    if (rows.ids) list_row(s.to, s.ids, ids, rows.views, s.lists, number, row, b, at);
-  });
+  each_view(s.a, blockIdx.x,
+            [&](int, const auto& rows, int64_t number, const Row& row, const Ints& ids, int64_t b, int64_t at) {
+              if (rows.ids) list_row(s.to, s.ids, ids, rows.views, s.lists, number, row, b, at);
+            });
 }
 
 // Allocates the memory for the entries of the rows with ids, at most `most` of them, and stores its addresses in the
@@ -200,9 +200,15 @@ class EntriesRoom {
     to_.repeats = scratch_.at<int32_t>(repeats);
     if (writes) to_.written = scratch_.at<float>(written);
     if (masks) to_.seen = scratch_.at<Seen>(seen), to_.mapped = scratch_.at<uint32_t>(mapped);
-    if (masks) to_.none = scratch_.at<int32_t>(none), views.seen = to_.seen;
-    ids.listed = to_.listed, ids.written = to_.written, ids.stride = to_.stride;
+    if (masks) to_.none = scratch_.at<int32_t>(none);
+    views.seen = to_.seen;
+    ids.listed = to_.listed;
     ids_ = ids;
+  }
+  // The rows as they are seen, if they are written
+  bool written() const { return to_.written; }
+  RowMemory written(int64_t per_request) const {
+    return {to_.written, k_, per_request * to_.stride, to_.stride, kFloat32};
   }
 
   template <class Op>

@@ -8,9 +8,13 @@ namespace specdec {
 
 // The first place of an id's number that is not less than v. The numbers of a caller's map may be wrong, so the result
 // is clamped.
-SPECDEC_HD int first_place(const Listed& row, int64_t v) {
-  if (row.first) return v < row.V ? int(clamped(row.first[v], row.n)) : row.n;
+SPECDEC_HD int first_place(const Listed& row, int v) {
   int first = 0, n = row.n;
+  if (row.first) {
+    if (v >= row.V) return n;
+    first = row.first[v];
+    return first < 0 ? 0 : first < n ? first : n;
+  }
 #pragma unroll 1
   while (first < n) {
     const int middle = first + (n - first) / 2;
@@ -23,13 +27,13 @@ SPECDEC_HD int first_place(const Listed& row, int64_t v) {
 }
 
 // Whether an id with a number in [begin, end) has an entry
-SPECDEC_HD bool reaches(const Listed& row, int64_t begin, int64_t end) {
+SPECDEC_HD bool reaches(const Listed& row, int begin, int end) {
   const int i = first_place(row, begin);
   return i < row.n && row.places[i].id < end;
 }
 
 // The number of an id: the id itself, if the target has it. -1: it has no entry.
-SPECDEC_HD_APART int64_t number_of(const Listed* row, int64_t id) {
+SPECDEC_HD int64_t number_of(const Listed* row, int64_t id) {
   if (id < row->V) return id;
   int first = first_place(*row, row->V), n = row->n;
 #pragma unroll 1
@@ -50,36 +54,36 @@ template <class F>
 SPECDEC_HD void for_entries(const Listed& row, int64_t v, const F& f) {
   if (v < 0) return;
 #pragma unroll 1
-  for (int i = first_place(row, v); i < row.n && row.places[i].id == v; ++i) f(row.entry(row.places[i].at));
+  for (int i = first_place(row, int(v)); i < row.n && row.places[i].id == v; ++i) f(row.entry(row.places[i].at));
 }
 
-// What two entries of one id add up to: a probability, or a logit that has the sum of their weights under these stats.
-SPECDEC_HD_APART float joined(float x, float y, RowStats stats, bool adds) {
-  if (adds) return x + y;
-  if (!(y >= stats.cutoff)) return x;
-  if (!(x >= stats.cutoff)) return y;
-  const float most = fmaxf(x, y), less = fminf(x, y);
-  return most + log1pf(expf(scaled(less, most, stats.scale))) / stats.scale;
+// log2(1 + 2^x) / rate
+SPECDEC_HD float softened(float x, float rate) {
+#if defined(__CUDA_ARCH__)
+  return __fdividef(__log2f(1 + exp2f(x)), rate);  // calls nothing
+#else
+  return log2f(1 + exp2f(x)) / rate;
+#endif
 }
 
-// An entry by id, as a logit at T = 1 without filters
-SPECDEC_HD_APART float listed_entry(const Listed* row, int64_t v) {
-  const RowStats plain{1, -FLT_MAX, 0, 0};
-  float sum = row->adds ? 0 : -HUGE_VALF;
-  for_entries(*row, number_of(row, v), [&](float z) { sum = joined(sum, row->adds ? clean_prob(z) : z, plain, row->adds); });
-  return sum;
+// What two entries of one id add up to: a probability, or a logit that has the sum of their weights. Inlined: functions
+// that pass over rows have no register to spare for a call.
+SPECDEC_HD float joined(float x, float y, float scale, float cutoff, bool adds) {
+  const float most = fmaxf(x, y), less = fminf(x, y), rate = scale * 1.4426950408889634f;
+  const float sum = most + softened(2 * rate * (0.5f * less - 0.5f * most), rate);
+  return adds ? x + y : !(y >= cutoff) ? x : !(x >= cutoff) ? y : sum;
 }
 
-SPECDEC_HD_APART double listed_prob(const Listed* row, RowStats stats, bool log, int64_t v) {
-  double sum = 0, last = 0;
-  int n = 0;
-  for_entries(*row, number_of(row, v), [&](float z) {
-    last = row->adds ? double(clean_prob(z)) : stats.log_prob(z);
-    sum += row->adds ? last : exp(last);
-    ++n;
+// The entry of an id
+SPECDEC_HD float listed_entry(const Listed& row, int64_t v, float scale, float cutoff) {
+  float sum = row.adds ? 0 : -HUGE_VALF;
+  bool any = false;
+  for_entries(row, number_of(&row, v), [&](float z) {
+    const float x = row.adds ? clean_prob(z) : z;
+    sum = any ? joined(sum, x, scale, cutoff, row.adds) : x;
+    any = true;
   });
-  if (!log) return sum;
-  return n == 1 && !row->adds ? last : ::log(sum);  // exp() would lose a small one
+  return sum;
 }
 
 // The id of entry `at`, for stats of a greedy row, which were made as its entries lie
@@ -93,25 +97,26 @@ SPECDEC_HD_APART RowStats stats_by_id(const Listed* row, RowStats stats) {
 template <class At>
 SPECDEC_DEVICE void load_listed(const Listed* row, const RowStats& stats, const At& at, float (&z)[At::kEntries]) {
   constexpr int N = At::kEntries, kWidth = N < kGroup ? N : kGroup;
+  const float none = row->adds ? 0.0f : -HUGE_VALF;
 #pragma unroll
-  for (int r = 0; r < N; ++r) z[r] = row->adds ? 0.0f : -HUGE_VALF;
-  if (!reaches(*row, at.begin(), at.begin() + At::kSpan)) return;
+  for (int r = 0; r < N; ++r) z[r] = none;
+  if (!reaches(*row, int(at.begin()), int(at.begin()) + At::kSpan)) return;
 #pragma unroll
-  for (int j = 0; j < N / kWidth; ++j) {
-    const int64_t first = at.id(j * kWidth);
+  for (int j = 0; j < N; j += kWidth) {
+    const int first = int(at.id(0)) + step_of(j);
     int last = -1;
     float sum = 0;
 #pragma unroll 1
-    for (int i = first_place(*row, first); i < row->n; ++i) {
+    for (int i = first_place(*opaque(row), first); i < opaque(row)->n; ++i) {
       const EntryIds::Place place = opaque(row)->places[i];
-      const int64_t e = place.id - first;
-      if (e < 0 || e >= kWidth) break;
-      float x = row->entry(place.at);
-      if (row->adds) x = clean_prob(x);
-      sum = last == int(e) ? joined(sum, x, stats, row->adds) : x;
+      const unsigned e = unsigned(place.id - first);
+      if (e >= unsigned(kWidth)) break;
+      float x = opaque(row)->entry(place.at);
+      if (opaque(row)->adds) x = clean_prob(x);
+      sum = last == int(e) ? joined(sum, x, stats.scale, stats.cutoff, opaque(row)->adds) : x;
       last = int(e);
 #pragma unroll
-      for (int r = 0; r < kWidth; ++r) z[j * kWidth + r] = last == r ? sum : z[j * kWidth + r];
+      for (int r = 0; r < kWidth; ++r) z[j + r] = last == r ? sum : z[j + r];
     }
   }
 }

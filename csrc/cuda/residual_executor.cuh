@@ -110,10 +110,13 @@ class ExecutorRoom {
 // The steps over V. A walk takes each in several places; they are not inlined, so a kernel has one copy of each.
 template <bool kFiltered>
 SPECDEC_APART RowStats step_stats(Row row, Filters filters, ChunkTable table, float* sums) {
+  const Listed* const listed = row.is_listed() ? row.listed() : nullptr;
+  row = row.as_it_lies();
   const int in_turn = turns(chunk_count(row.V), cluster_size());
   reduce_chunks<kFiltered>(row, filters.scale(), cluster_rank(), in_turn, table.under(filters, row.V));
   cluster_sync();
-  return block_stats<kFiltered>(row, filters, table, sums);
+  const RowStats stats = block_stats<kFiltered>(row, filters, table, sums);
+  return listed ? stats_by_id(listed, stats) : stats;
 }
 
 SPECDEC_APART double step_sum(Residual residual, float* sums) {
@@ -166,10 +169,10 @@ class ResidualExecutor : public BlockSearch {
   // can use them.
   template <bool kFiltered = true>
   SPECDEC_DEVICE RowStats stats(const Row& row, const Filters& filters) {
-    const RowStats stats = step_stats<kFiltered>(row.as_it_lies(), filters, next_table(), own_);
-    sums_ = own_, held_ = nullptr;
-    if (row.is_listed()) return stats_by_id(row.listed(), stats);
-    held_ = filters.any(row.V) || filters.greedy() ? nullptr : row.id().data, held_norm_ = stats.log_norm;
+    const RowStats stats = step_stats<kFiltered>(row, filters, next_table(), own_);
+    sums_ = own_;
+    const bool holds = !filters.any(row.V) && !filters.greedy() && !row.is_listed();
+    held_ = holds ? row.id().data : nullptr, held_norm_ = stats.log_norm;
     return stats;
   }
 

@@ -27,9 +27,15 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) scan(const RowSta
   const ChunkTable table = s.table.row(n, chunk_count(row.V));
   reduce_chunks<kFiltered>(row, filters.scale(), s.grid.part(), s.grid.per_warp, table.under(filters, row.V));
   if (!s.grid.last()) return;
-  RowStats stats = block_stats<kFiltered>(row, filters, table);
-  if (s.a.logits.ids) stats = stats_by_id(s.a.logits.ids.listed + n, stats);
+  const RowStats stats = block_stats<kFiltered>(row, filters, table);
   if (threadIdx.x == 0) s.a.stats[n] = stats;
+}
+
+// The stats of greedy rows hold the place of an entry: puts its id there. A launch of its own, since `scan` has no
+// register to spare.
+__global__ void __launch_bounds__(kThreads) name_argmax(const LogitRows a) {
+  const int64_t n = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (n < a.N && a.present.has(n)) a.stats[n] = stats_by_id(a.logits.ids.listed + n, a.stats[n]);
 }
 
 void run(const LogitRows& a, const Tensor& like) {
@@ -42,13 +48,16 @@ void run(const LogitRows& a, const Tensor& like) {
   SeenRows& rows = s.a.logits;
   const ViewsRoom views(like, rows, a.N);
   const EntriesRoom entries(like, rows.ids, rows.views, rows.V, a.N, kIdsEnd, false);
+  SeenRows given = rows;
+  if (entries.written()) static_cast<RowMemory&>(rows) = entries.written(0);
   room.take(kOp, scratch, device.stream, s.grid, s.table);
   views.make(kOp, rows, a.N, device.stream);
-  entries.make(kOp, rows, a.N, views.lists(0), device.stream);
+  entries.make(kOp, given, a.N, views.lists(0), device.stream);
   if (a.sampling.filters())
     SPECDEC_LAUNCH(kOp, scan<true>, a.N * s.grid.blocks, device.stream, s);
   else
     SPECDEC_LAUNCH(kOp, scan<false>, a.N * s.grid.blocks, device.stream, s);
+  if (rows.ids) SPECDEC_LAUNCH(kOp, name_argmax, (a.N + kThreads - 1) / kThreads, device.stream, s.a);
 }
 
 }  // namespace

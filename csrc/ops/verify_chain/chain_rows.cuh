@@ -50,13 +50,18 @@ struct Part {
   RowStats laws[2];  // stats of the rows that were read
 };
 
+// The stats of a greedy row hold the place of an entry: puts its id there.
+SPECDEC_APART void name_argmax(const Listed* row, RowStats* stats, RowStats* again) {
+  *stats = *again = stats_by_id(row, *again);
+}
+
 template <bool kFiltered>
 SPECDEC_DEVICE void make_stats(const Rows& rows, const Reduced& reduced, int which, Part& part) {
   const int64_t b = part.b, index = rows.index(part.start, b, part.i), chunks = chunk_count(rows.memory.V);
-  RowStats stats = block_stats<kFiltered>(rows.at(part.start, b, part.i), rows.sampling.at<kFiltered>(b),
-                                          reduced.table.row(index, chunks));
-  if (rows.ids) stats = stats_by_id(rows.ids.listed + index, stats);
+  const RowStats stats = block_stats<kFiltered>(rows.at(part.start, b, part.i), rows.sampling.at<kFiltered>(b),
+                                                reduced.table.row(index, chunks));
   if (threadIdx.x == 0) reduced.stats[index] = part.laws[which] = stats;
+  if (threadIdx.x == 0 && rows.ids) name_argmax(rows.ids.listed + index, reduced.stats + index, part.laws + which);
 }
 
 template <bool kFiltered>

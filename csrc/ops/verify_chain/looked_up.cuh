@@ -27,7 +27,6 @@ struct LookedUp {
     return law.prob(d, [&] { return z_p; });
   }
   SPECDEC_DEVICE double draft_prob(const Dist& law, int64_t d) const {
-    if (law.row.is_listed()) return law.prob(d);
     return law.prob(d, [&] { return z_q; });
   }
   SPECDEC_DEVICE double uniform() const { return u; }
@@ -67,7 +66,7 @@ SPECDEC_DEVICE LookedUp look_at(const Step& s, int64_t start, int64_t b, int64_t
 SPECDEC_DEVICE void look_up_token(const VerifyChain& a, int64_t b, int64_t i, LookedUp& r) {
   const auto entry = [&](const Dist& d) { return has_row(d) && r.token < d.row.V ? d.row.entry(r.token) : 0.0f; };
   if (!r.drafted) return;
-  r.z_p = entry(r.p), r.z_q = r.q.row.is_listed() ? 0.0f : entry(r.q);
+  r.z_p = entry(r.p), r.z_q = r.q.row.is_listed() ? 0.0f : entry(r.q);  // by id: once the stats are known
   r.u = a.accept_uniform(b, i);
 }
 

@@ -73,6 +73,7 @@ SPECDEC_DEVICE void test_positions(const Step& s, int64_t start, int64_t b, floa
     if (at.makes_q)
       at.q = from_stats(at.q.row, warp_law(at.q.row, at.of_q, s.draft, a.draft.index(start, b, i), nullptr));
     if (threadIdx.x % kLanes != 0) continue;
+    if (at.q.row.is_listed()) at.z_q = at.q.entry(at.token);
     const DraftTest test = test_draft(at);
     tests[i].get() = {test, at.drafted, at.bonus, test.accepted ? float(at.log_prob(test.p)) : 0, at.token};
   }
