@@ -73,11 +73,12 @@ inline bool has_memory(const Tensor& t) { return t.is_cpu() || t.is_cuda(); }
 // The address of t's entries. Null means that a tensor is not given, so a meta tensor gets an address too.
 inline const void* data_of(const Tensor& t) { return has_memory(t) ? t.const_data_ptr() : ""; }
 
-// Checks rows. They are read in place, so the entries of a row must be adjacent in memory.
+// Checks rows. They are read in place, so the entries of a row must be adjacent in memory. Those of rows that are spread
+// over ranks have stride 0; a draft's rows with ids are whole.
 inline DType check_rows(const Op& op, Name name, const Tensor& t) {
   check_device(op, name, t);
   const int64_t V = t.size(t.dim() - 1);
-  check_adjacent(op, name, t, !rows_over_ranks);
+  check_adjacent(op, name, t, rows_over_ranks && t.stride(t.dim() - 1) == 0 ? 0 : 1);
   check(V >= 1 && V <= kIdsEnd, op, name, " must have a vocabulary of 1 to 2^24, got ", V);
   switch (t.scalar_type()) {
     case ScalarType::Float: return kFloat32;

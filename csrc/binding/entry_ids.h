@@ -67,9 +67,6 @@ template <class Each>
 void take_ids(const Op& op, const char* side, RowsIds& to, const OptTensor& given, const Tensor& logits,
               [[maybe_unused]] int64_t positions, [[maybe_unused]] const Each& each) {
   if (!given) return;
-#ifdef SPECDEC_IN_CUDA
-  check(false, op, Name(side, "ids"), " are served on the CPU only so far, got them");
-#endif
   const Tensor& t = *given;
   const int64_t k = logits.size(logits.dim() - 1);
   to.is_map = t.scalar_type() == ScalarType::UInt32;
@@ -80,7 +77,7 @@ void take_ids(const Op& op, const char* side, RowsIds& to, const OptTensor& give
     const int64_t V = t.size(0) - 3 * k - 1;
     check(V >= 1 && V <= kIdsEnd && t.is_contiguous(), op, name, " must be a map of Vq=", k,
           " ids, made by vocab_map, got ", bracketed(t.sizes()), " numbers");
-    to.ids = {data_of(t), 1, false};
+    to.ids = {data_of(t), 1, false}, to.V = V;
 #ifndef SPECDEC_IN_CUDA
     if (!values_at_hand(op)) return;
     const auto memory = std::make_shared<EntryIdsMemory>(1, 0);

@@ -12,17 +12,19 @@ struct RowPairs {
   SeenRows q;                                          // [N, Vq]
   const float *p_stats = nullptr, *q_stats = nullptr;  // [N, 4]; null: probabilities
 
-  SPECDEC_HD Dist target(int64_t n) const { return dist(p, p_stats, n); }
-  SPECDEC_HD Dist draft(int64_t n) const { return dist(q, q_stats, n); }
+  SPECDEC_HD Dist target(int64_t n) const { return dist(p.at(0, n), p_stats, n); }
+  SPECDEC_HD Dist draft(int64_t n) const {
+#ifndef SPECDEC_IN_CUDA
+    return dist(q.at(0, n).by_ids(!q_stats), q_stats, n);
+#else
+    return dist(q.of_ids(n), q_stats, n);
+#endif
+  }
+  // The most ids of a row
+  int64_t widest() const { return std::max(p.V, q.ids.most(p.V, q.V)); }
 
  private:
-  template <class Rows>
-  SPECDEC_HD static Dist dist(const Rows& rows, const float* stats, int64_t n) {
-#ifndef SPECDEC_IN_CUDA
-    const Row row = rows.at(0, n).by_ids(!stats);
-#else
-    const Row row = rows.at(0, n);
-#endif
+  SPECDEC_HD static Dist dist(const Row& row, const float* stats, int64_t n) {
     return stats ? from_stats(row, stats_at(stats, n)) : from_probs(row);
   }
 };

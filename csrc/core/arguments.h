@@ -84,6 +84,7 @@ struct SeenRows : RowMemory {
   Views views;
   int64_t drafted = 0;
   RowsIds ids;
+  // Row n as its entries lie
   SPECDEC_HD Row at(int64_t b, int64_t n) const {
     Row row = RowMemory::at(b, n).seen(views, n, drafted, n);
 #ifndef SPECDEC_IN_CUDA
@@ -91,6 +92,12 @@ struct SeenRows : RowMemory {
 #endif
     return row;
   }
+#ifdef SPECDEC_IN_CUDA
+  // Row n by id
+  SPECDEC_HD Row of_ids(int64_t n) const { return ids.listed ? Row(ids.listed + n) : at(0, n); }
+#else
+  Row of_ids(int64_t n) const { return at(0, n); }
+#endif
 };
 
 SPECDEC_HD RowStats stats_at(const float* stats, int64_t i) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "dtype.h"
 #include "ints.h"
 #include "macros.h"
 
@@ -36,18 +37,53 @@ struct EntryIds {
   }
 };
 
+#ifdef SPECDEC_IN_CUDA
+// Those of one row in CUDA, made by a launch before those that read the row (cuda/list_entries.cuh). The target has V
+// ids. Ids beyond them are numbered anew from V on, so that no sum is longer than V + k: `places` has those numbers.
+struct Listed {
+  const void* lying;              // Row::pointer() of the row as its entries lie
+  const void* data;               // [k] of dtype: the entries of that row, as its view changes them
+  const EntryIds::Place* places;  // [n]
+  const int32_t* first;           // of a map: [V + 1], the first place of each id; null: found by search
+  const int32_t* repeats;         // [1]: whether two entries have the same id
+  Ints ids;                       // [k]
+  int32_t n, k, V, end;           // end: the largest number of an id + 1
+  DType dtype;
+  bool adds;  // the entries of one id add up as they are; else as logits
+
+  SPECDEC_HD int64_t of(int64_t at) const {
+    const int64_t id = ids[at];
+    return id >= 0 && id < kIdsEnd ? id : -1;
+  }
+  SPECDEC_HD bool is_at(int64_t id, int64_t at) const { return at < k && of(at) == id; }
+  SPECDEC_HD float entry(int64_t at) const { return number_at(data, dtype, clamped(at, k - 1)); }
+};
+#endif
+
 // Those of all rows of a side
 struct RowsIds {
   Ints ids;  // [..., k] as the rows lie; null: entry j is that of id j
   int64_t batch_stride = 0, row_stride = 0;
   bool is_map = false;  // one table for all rows
+  int64_t V = 0;        // of a map: the number of the target's ids
 #ifndef SPECDEC_IN_CUDA
   std::shared_ptr<const EntryIds[]> rows;  // by position; [1] of a map. Set by binding/entry_ids.h.
+#else
+  const Listed* listed = nullptr;  // [positions of this side], written by cuda/list_entries.cuh
 #endif
 
   SPECDEC_HD explicit operator bool() const { return bool(ids); }
+  // The most ids of a row of k entries, if the target has `all`
+  SPECDEC_HD int64_t most(int64_t all, int64_t k) const { return !ids ? k : !is_map ? all + k : V > k ? V : k; }
 #ifndef SPECDEC_IN_CUDA
   const EntryIds* of(int64_t position) const { return ids ? rows.get() + (is_map ? 0 : position) : nullptr; }
+#else
+  // The ids of the row of k entries that lies at an offset
+  SPECDEC_HD Ints at(int64_t offset, int64_t k) const {
+    const char* const data = static_cast<const char*>(ids.data);
+    if (is_map) return {data + 2 * k * sizeof(int32_t), 1, false};
+    return {data + offset * (ids.wide ? 8 : 4), ids.stride, ids.wide};
+  }
 #endif
 };
 

@@ -24,28 +24,6 @@ SPECDEC_HD int chunk_size(int64_t V, int64_t c) { return int(V - c * kChunk < kC
 
 SPECDEC_HD bool has_mass(double total) { return total > 0 && total < HUGE_VAL; }
 
-enum DType : int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
-
-// Number i of an array of `dtype`
-SPECDEC_HD float number_at(const void* data, DType dtype, int64_t i) {
-  if (dtype == kFloat32) return static_cast<const float*>(data)[i];
-  const uint32_t h = static_cast<const uint16_t*>(data)[i];
-  union {
-    uint32_t u;
-    float f;
-  } out;
-  if (dtype == kBFloat16) {
-    out.u = h << 16;
-    return out.f;
-  }
-  // fp16: the shifted bits are the value scaled by 2^-112; inf and NaN (exponent 31) keep their mantissa.
-  out.u = (h & 0x7fffu) << 13;
-  out.f *= 0x1p112f;
-  if ((h & 0x7c00u) == 0x7c00u) out.u |= 0x7f800000u;
-  out.u |= (h & 0x8000u) << 16;
-  return out.f;
-}
-
 // Two rows have equal ids only if all their entries are equal.
 struct RowId {
   const void* data = nullptr;
@@ -65,7 +43,8 @@ struct RowId {
 // A row of numbers in memory. One file per backend reads this memory: cpu/row_reader.h, cuda/groups.cuh. All other code
 // uses id(), entry(v) and chunks. A Dist adds few(), the ids whose mass is not in the row.
 class Row {
-  const void* data_ = nullptr;  // [V] of dtype; in CUDA possibly the address of a Seen plus one, which is odd
+  // [V] of dtype. In CUDA possibly the address of a Seen plus one, or of a Listed plus three. Both are odd.
+  const void* data_ = nullptr;
 
  public:
   int64_t V = 0;
@@ -93,22 +72,40 @@ class Row {
 #ifndef SPECDEC_IN_CUDA
     return ids && ids->repeats;
 #else
-    return false;
+    return is_listed() && *listed()->repeats;
 #endif
   }
   // No id is this large.
   SPECDEC_HD int64_t ids_end() const {
 #ifndef SPECDEC_IN_CUDA
     if (ids) return ids->end;
+#else
+    if (is_listed()) return kIdsEnd;
 #endif
     return V;
   }
+  // entry() of this id, or of a larger one, must not be called.
 #ifdef SPECDEC_IN_CUDA
+  SPECDEC_HD int64_t entries_end() const { return ids_end(); }
+#else
+  int64_t entries_end() const { return V; }
+#endif
+#ifdef SPECDEC_IN_CUDA
+  // The row of a draft by id: the entries of an id are found by search.
+  SPECDEC_HD explicit Row(const Listed* listed) : data_(reinterpret_cast<const char*>(listed) + 3), V(listed->end) {}
+  // Whether the row differs from its memory: it has a view, or is by id
   SPECDEC_HD bool is_seen() const { return reinterpret_cast<uintptr_t>(data_) % 2; }
-  // The view of a row for which is_seen() holds
+  SPECDEC_HD bool is_listed() const { return reinterpret_cast<uintptr_t>(data_) % 4 == 3; }
+  SPECDEC_HD const Listed* listed() const {
+    return reinterpret_cast<const Listed*>(static_cast<const char*>(data_) - 3);
+  }
+  // The same row as its entries lie
+  SPECDEC_HD Row as_it_lies() const { return is_listed() ? Row(listed()->lying, listed()->k, listed()->dtype) : *this; }
+  // The view of a row for which is_seen() holds, and is_listed() does not
   SPECDEC_HD const Seen* view() const { return reinterpret_cast<const Seen*>(static_cast<const char*>(data_) - 1); }
   SPECDEC_HD RowId id() const { return {data_, V << 2 | dtype}; }
-  SPECDEC_HD float entry(int64_t v) const;
+  // Entry v. In a row by id, the entries of an id add up as logits at this scale and cutoff.
+  SPECDEC_HD float entry(int64_t v, float scale = 1, float cutoff = -FLT_MAX) const;
 #else
   View view{};                    // none: the row is as in memory
   const EntryIds* ids = nullptr;  // null: entry v is that of id v
@@ -200,14 +197,14 @@ struct Dist {
   template <class Entry>
   SPECDEC_HD double log_prob(int64_t v, const Entry& entry) const {
     if (kind == Kind::kOneHot) return v == hot ? 0.0 : -HUGE_VAL;
-    if (kind == Kind::kNothing || v >= row.V) return -HUGE_VAL;
+    if (kind == Kind::kNothing || v >= row.entries_end()) return -HUGE_VAL;
     const float z = entry();
     if (kind == Kind::kProbs) return log(double(clean_prob(z)));
     return stats.log_prob(z);
   }
   template <class Entry>
   SPECDEC_HD double prob(int64_t v, const Entry& entry) const {
-    if (kind == Kind::kProbs) return v < row.V ? double(clean_prob(entry())) : 0.0;
+    if (kind == Kind::kProbs) return v < row.entries_end() ? double(clean_prob(entry())) : 0.0;
     return exp(log_prob(v, entry));
   }
 
@@ -215,18 +212,21 @@ struct Dist {
 #ifndef SPECDEC_IN_CUDA
     if (row.ids && reads_row()) return log_listed_prob(v);
 #endif
-    return log_prob(v, [&] { return row.entry(v); });
+    return log_prob(v, [&] { return entry(v); });
   }
   SPECDEC_HD double prob(int64_t v) const {
 #ifndef SPECDEC_IN_CUDA
     if (row.ids && reads_row()) return listed_prob(v);
 #endif
-    return prob(v, [&] { return row.entry(v); });
+    return prob(v, [&] { return entry(v); });
   }
 #ifndef SPECDEC_IN_CUDA
   // prob() and log_prob() of a row with ids (cpu/row_reader.cpp)
   double listed_prob(int64_t v) const;
   double log_listed_prob(int64_t v) const;
+  float entry(int64_t v) const { return row.entry(v); }
+#else
+  SPECDEC_HD float entry(int64_t v) const { return row.entry(v, stats.scale, stats.cutoff); }
 #endif
 };
 

@@ -25,6 +25,7 @@ struct Rows {
   int64_t per_request = 0;          // positions per request, if dense
   int64_t extra = 0;                // positions of a request beyond its drafts, if ragged
   Store store;
+  bool by_position = true;  // whether rows lie in memory in the order of the positions; else as the store says
   Views views;
   RowsIds ids;
 
@@ -50,6 +51,9 @@ struct Rows {
     return !memory || (store && number(start, b, i) == -1);
   }
 
+  // The most ids of a row, if the target has V
+  SPECDEC_HD int64_t most_ids(int64_t V) const { return ids.most(V, memory.V); }
+
   // Row i of request b, which must exist, as the request sees it after the window that ends at `position`. `view` is
   // the index of this view in CUDA.
   SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i, int64_t position, int64_t view) const {
@@ -60,6 +64,21 @@ struct Rows {
     return row;
   }
   SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i) const { return at(start, b, i, i, index(start, b, i)); }
+#ifdef SPECDEC_IN_CUDA
+  // The same row by id
+  SPECDEC_HD Row of_ids(int64_t start, int64_t b, int64_t i, int64_t position, int64_t view) const {
+    return ids.listed ? Row(ids.listed + view) : at(start, b, i, position, view);
+  }
+  SPECDEC_HD Row of_ids(int64_t start, int64_t b, int64_t i) const {
+    return of_ids(start, b, i, i, index(start, b, i));
+  }
+  // The ids of its entries
+  SPECDEC_HD Ints ids_at(int64_t start, int64_t b, int64_t i) const {
+    const int64_t n = number(start, b, i);
+    const int64_t slot = store ? n / store.K : start < 0 ? b : 0, in_slot = store ? n % store.K : start < 0 ? i : n;
+    return ids.at(slot * ids.batch_stride + in_slot * ids.row_stride, memory.V);
+  }
+#endif
   SPECDEC_HD RowStats known_stats(int64_t start, int64_t b, int64_t i) const {
     return stats_at(stats, stats_of_positions ? index(start, b, i) : number(start, b, i));
   }
@@ -71,18 +90,17 @@ struct Rows {
   template <class Executor>
   SPECDEC_HD Dist dist(Executor& executor, int64_t start, int64_t b, int64_t i, int64_t position, int64_t view) const {
     if (store && !has_row(start, b, i)) return no_row();
-    const Row row = at(start, b, i, position, view);
 #ifndef SPECDEC_IN_CUDA
-    const Row of_ids = row.by_ids(kind == Kind::kProbs);
+    const Row row = at(start, b, i, position, view).by_ids(kind == Kind::kProbs);
 #else
-    const Row& of_ids = row;
+    const Row row = of_ids(start, b, i, position, view);
 #endif
-    if (kind == Kind::kProbs) return from_probs(of_ids);
-    return from_stats(of_ids, stats ? known_stats(start, b, i) : executor.stats(row, sampling[b]));
+    if (kind == Kind::kProbs) return from_probs(row);
+    return from_stats(row, stats ? known_stats(start, b, i) : executor.stats(row, sampling[b]));
   }
 
   SPECDEC_HD Row as_it_lies(int64_t start, int64_t b, int64_t i) const {
-    if (!store) return start < 0 ? memory.at(b, i) : memory.at(0, index(start, b, i));
+    if (by_position) return start < 0 ? memory.at(b, i) : memory.at(0, index(start, b, i));
     const int64_t n = number(start, b, i);
     return memory.at(int64_t(uint64_t(n) / uint64_t(store.K)), n);  // batch_stride: a slot's stride minus K rows
   }

@@ -114,9 +114,9 @@ SPECDEC_DEVICE int64_t block_argmax(const Row& row, int64_t chunk, float max) {
 
 // The chunk statistics of a row of logits without its removed ids
 SPECDEC_DEVICE void reduce_chunks_without(const Dist& q, const Few& removed, int part, int per_warp,
-                                          const ChunkTable& table) {
+                                          const ChunkTable& table, const Listed* ids = nullptr) {
   for_chunks(chunk_count(q.row.V), part, per_warp, [&](int64_t c) {
-    const ChunkStats stats = chunk_stats_without(q, removed, c);
+    const ChunkStats stats = chunk_stats_without(q, removed, c, ids);
     if (threadIdx.x % kLanes == 0) __stcg(table.max + c, stats.max), __stcg(table.sum + c, stats.sum);
   });
 }

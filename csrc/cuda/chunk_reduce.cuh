@@ -101,12 +101,15 @@ SPECDEC_DEVICE bool reaches(const Dist& p, const float* chunk_max, int c) {
   return p.kind != Kind::kLogits || reaches(LogitWeights(p), chunk_max, c);
 }
 
+// Whether q has a row in which entry v is that of id v
+SPECDEC_DEVICE bool has_dense_row(const Dist& q) { return has_row(q) && !q.row.is_listed(); }
+
 // How many leading whole chunks of a pair grouped_chunk_sum() can sum: of logits of one dtype, or of float32
 // probabilities
 SPECDEC_DEVICE int whole_chunks(const Dist& p, const Dist& q) {
   if (p.kind == Kind::kProbs && p.row.dtype != kFloat32) return 0;
   const int whole = whole_chunks(p.row);
-  if (!has_row(q)) return whole;
+  if (!has_dense_row(q)) return whole;
   if (q.kind != p.kind || q.row.dtype != p.row.dtype) return 0;
   const int of_q = whole_chunks(q.row);
   return of_q < whole ? of_q : whole;
@@ -116,7 +119,7 @@ SPECDEC_DEVICE int whole_chunks(const Dist& p, const Dist& q) {
 SPECDEC_DEVICE int grouped_chunks(const Dist& p, const Dist& q) {
   const int whole = whole_chunks(p, q);
   const bool all = p.row.V / kChunk == whole && p.row.V % kGroup == 0 && aligned(p.row) && whole > 0 &&
-                   (!has_row(q) || q.row.V == p.row.V);
+                   (!has_dense_row(q) || q.row.V == p.row.V);
   return all ? int(chunk_count(p.row.V)) : whole;
 }
 
@@ -128,11 +131,19 @@ SPECDEC_DEVICE void with_weights(const Dist& p, const Dist& q, const F& f) {
     with_dtype(p.row.dtype, [&](auto type) { f(type, LogitWeights(p), LogitWeights(q)); });
 }
 
-// The chunks of (p - q)+ that a loop over whole chunks cannot sum: the one that holds the token of a one-hot q. Called
-// by all threads of a block.
+SPECDEC_APART void add_listed(const Listed* q, int chunks, SpecialChunks* to) {
+  for (int c = threadIdx.x; c < chunks; c += kThreads) {
+    if (reaches(*q, c * kChunk, (c + 1) * kChunk)) to->add_from_any_warp(c);
+  }
+  __syncthreads();
+}
+
+// The chunks of (p - q)+ that a loop over whole chunks cannot sum: the one that holds the token of a one-hot q, and
+// those that hold an id of a q by id. Called by all threads of a block.
 SPECDEC_DEVICE SpecialChunks& special_chunks(const Dist& p, const Dist& q) {
   __shared__ Uninitialised<SpecialChunks> shared;
   shared.get().make(chunk_count(p.row.V), q.kind == Kind::kOneHot ? int(q.hot / kChunk) : -1);
+  if (has_row(q) && q.row.is_listed()) add_listed(q.row.listed(), int(chunk_count(p.row.V)), &shared.get());
   return shared.get();
 }
 
@@ -181,7 +192,7 @@ SPECDEC_DEVICE void sum_grouped_chunks(const Dist& p, const Dist& q, Special& sp
       });
     };
     constexpr bool kHasPlain = kLogits && kType != kFloat32 && std::is_same_v<Special, SpecialChunks>;
-    if (!has_row(q)) {
+    if (!has_dense_row(q)) {
       pass(std::false_type());
       return pass_last(std::false_type());
     }

@@ -69,7 +69,7 @@ class GapExecutor : public MixtureExecutor {
   }
   // Only for rows without filters: each then has one distribution, so the kept values stay valid.
   SPECDEC_DEVICE void expect_gap(const Dist& p, const Dist& q) {
-    if (p.kind != Kind::kLogits || q.kind != Kind::kLogits || p.row.V != q.row.V) return;
+    if (p.kind != Kind::kLogits || q.kind != Kind::kLogits || p.row.V != q.row.V || q.row.is_listed()) return;
     const apart::Pair& pair = shared(Residual{p}, &q);
     const ChunkTable table = next_table();
     held_ = nullptr;

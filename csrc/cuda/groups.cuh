@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "listed.cuh"
 #include "seen.cuh"
 
 namespace specdec {
@@ -13,9 +14,13 @@ SPECDEC_HD const void* memory_of(const Row& row) { return row.is_seen() ? row.vi
 
 SPECDEC_HD float lying_entry(const Row& row, int64_t v) { return number_at(memory_of(row), row.dtype, v); }
 
-SPECDEC_HD float Row::entry(int64_t v) const {
-  const float lying = lying_entry(*this, v);
-  return is_seen() ? seen_entry(*view(), v, lying) : lying;
+// entry() of a row with a view, or by id
+SPECDEC_HD_APART float changed_entry(const void* row, DType dtype, int64_t v, float scale, float cutoff) {
+  const Row of(row, 0, dtype);
+  return of.is_listed() ? listed_entry(*of.listed(), v, scale, cutoff) : seen_entry(*of.view(), v, lying_entry(of, v));
+}
+SPECDEC_HD float Row::entry(int64_t v, float scale, float cutoff) const {
+  return is_seen() ? changed_entry(data_, dtype, v, scale, cutoff) : number_at(data_, dtype, v);
 }
 
 SPECDEC_DEVICE const char* place_of(const Row& row, int64_t v) {
@@ -152,12 +157,12 @@ SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float 
 }
 
 // GroupsOf and RunOf name the entries of a row that a thread holds: N groups of a chunk, or N neighbours. id(r) is the
-// id of entry r. No id is less than begin(), which is the same for all lanes in GroupsOf, but not in RunOf. load()
-// returns the entries as floats. It can be split into raw(), which issues the loads, and floats(), which converts their
-// results, so that the loads of two rows overlap.
+// id of entry r. All ids are in kSpan ids from begin() on. begin() is the same for all lanes in GroupsOf, but not in
+// RunOf. load() returns the entries as floats. It can be split into raw(), which issues the loads, and floats(), which
+// converts their results, so that the loads of two rows overlap.
 template <int N>
 struct GroupsOf {
-  static constexpr int kEntries = N * kGroup;
+  static constexpr int kEntries = N * kGroup, kSpan = kChunk;
   int64_t chunk;
   int first = 0;
 
@@ -172,7 +177,7 @@ struct GroupsOf {
 // GroupsOf for loops over two rows: raw() leaves 16-bit entries packed, and floats() unpacks them.
 template <int N>
 struct EarlyGroupsOf : GroupsOf<N> {
-  using GroupsOf<N>::kEntries, GroupsOf<N>::chunk, GroupsOf<N>::first;
+  using GroupsOf<N>::kEntries, GroupsOf<N>::kSpan, GroupsOf<N>::chunk, GroupsOf<N>::first;
 
   SPECDEC_DEVICE void raw(const Row& row, float pad, float (&z)[kEntries]) const {
     const int left = left_of(row, chunk);
@@ -205,7 +210,7 @@ struct EarlyGroupsOf : GroupsOf<N> {
 };
 template <int N>
 struct RunOf {
-  static constexpr int kEntries = N;
+  static constexpr int kEntries = N, kSpan = N;
   int64_t first;
 
   SPECDEC_DEVICE int64_t id(int r) const { return first + r; }

@@ -23,7 +23,7 @@ SPECDEC_DEVICE uint32_t kept_of(const Mixture& mixture, int64_t V, const At& at,
   constexpr int N = At::kEntries;
   float z[N];
   const bool row = has_row(mixture.score_row) && at.begin() < mixture.score_row.row.V;
-  if (row) at.load(mixture.score_row.row, -HUGE_VALF, z);
+  if (row) load(mixture.score_row, at, -HUGE_VALF, z);
   const float threshold = mixture.threshold;
   uint32_t kept = 0;
 #pragma unroll
@@ -123,15 +123,18 @@ SPECDEC_APART double pair_sum(const Dist* p, const Dist* q, float* sums) {
 }
 
 SPECDEC_APART double entropy_sum(Row row, RowStats stats, bool logits, float* sums) {
+  const auto load_row = [&](const auto& at, float pad, auto& w) {
+    row.is_listed() ? load_listed(row.listed(), stats, at, w) : at.load(row, pad, w);
+  };
   if (logits) {  // tested once, not for each entry
     return cluster_sum_over(row.V, sums, [&](const auto& at, auto& w) {
-      at.load(row, -HUGE_VALF, w);
+      load_row(at, -HUGE_VALF, w);
 #pragma unroll
       for (int r = 0; r < at.kEntries; ++r) w[r] = surprise(stats, w[r]);
     });
   }
   return cluster_sum_over(row.V, sums, [&](const auto& at, auto& w) {
-    at.load(row, 0, w);
+    load_row(at, 0, w);
 #pragma unroll
     for (int r = 0; r < at.kEntries; ++r) w[r] = w[r] > 0 ? -w[r] * logf(w[r]) : 0.0f;
   });
@@ -154,7 +157,9 @@ SPECDEC_APART double deferred_sum(const Mixture* mixture, int64_t V, float* sums
   });
 }
 
-SPECDEC_APART double largest_prob(Row row, float* most) {
+// load(at, z) returns probabilities.
+template <class Load>
+SPECDEC_DEVICE double largest_of(const Row& row, float* most, const Load& load) {
   const int chunks = int(chunk_count(row.V));
   for_chunks(chunks, cluster_rank(), turns(chunks, cluster_size()), [&](int64_t c) {
     float max = 0;
@@ -162,7 +167,7 @@ SPECDEC_APART double largest_prob(Row row, float* most) {
 #pragma unroll 1
     for (int first = 0; first < kGroups; first += kPairs) {
       float z[kPairs * kGroup];
-      load_groups<kPairs>(row, c, first, 0, z);
+      load(GroupsOf<kPairs>{c, first}, z);
 #pragma unroll
       for (int r = 0; r < kPairs * kGroup; ++r) max = fmaxf(max, z[r]), bad |= !(z[r] < HUGE_VALF);
     }
@@ -174,6 +179,16 @@ SPECDEC_APART double largest_prob(Row row, float* most) {
   for (int c = threadIdx.x; c < chunks; c += kThreads) max = fmaxf(max, __ldcg(most + c));
   max = block_max(max);
   return max > 0 && max < HUGE_VALF ? double(max) : NAN;
+}
+SPECDEC_APART double largest_prob(Row row, RowStats stats, float* most) {
+  if (!row.is_listed()) return largest_of(row, most, [&](const auto& at, auto& z) { at.load(row, 0, z); });
+  const LogitWeights of(stats);
+  return largest_of(row, most, [&](const auto& at, auto& z) {
+    load_listed(row.listed(), stats, at, z);
+    if (row.listed()->adds) return;
+#pragma unroll
+    for (float& x : z) x = of.of_target(x);
+  });
 }
 
 }  // namespace apart
@@ -232,7 +247,7 @@ class MixtureExecutor : public ResidualExecutor {
   SPECDEC_DEVICE void expect_entropy(bool) const {}
   SPECDEC_DEVICE void expect_gap(const Dist&, const Dist&) const {}
   // The largest probability of a row; NaN if it holds NaN or inf, or nothing positive
-  SPECDEC_DEVICE double largest_prob(const Dist& d) { return apart::largest_prob(d.row, next_sums()); }
+  SPECDEC_DEVICE double largest_prob(const Dist& d) { return apart::largest_prob(d.row, d.stats, next_sums()); }
   // How many entries are larger than `least`
   SPECDEC_DEVICE int64_t above(const Row& row, float least) {
     return int64_t(apart::count_above(row, least, next_sums()));

@@ -20,7 +20,7 @@ struct DistWeights {
   SPECDEC_DEVICE void operator()(const At& at, float (&x)[At::kEntries]) const {
     constexpr int N = At::kEntries;
     if (has_row(p) && at.begin() < p.row.V) {
-      at.load(p.row, pad_of(p), x);
+      load(p, at, pad_of(p), x);
       to_target_weights(p, x);
     } else {
 #pragma unroll
@@ -37,14 +37,18 @@ SPECDEC_DEVICE void pair_weights(const Weights& p, const Dist& q, const At& at, 
   constexpr int N = At::kEntries;
   const bool row = has_row(q) && at.begin() < q.row.V;
   if (row) {
-    at.raw(q.row, pad_of(q), y);  // these loads overlap with the work on p
+    if (!q.row.is_listed()) at.raw(q.row, pad_of(q), y);  // these loads overlap with the work on p
   } else {
+    const int64_t hot = q.kind == Kind::kOneHot ? number_in(q.row, q.hot) : -1;
 #pragma unroll
-    for (int r = 0; r < N; ++r) y[r] = q.kind == Kind::kOneHot && at.id(r) == q.hot;
+    for (int r = 0; r < N; ++r) y[r] = at.id(r) == hot;
   }
   p(at, x);
   if (!row) return;
-  at.floats(q.row, pad_of(q), y);
+  if (q.row.is_listed())
+    load_listed(q.row.listed(), q.stats, at, y);
+  else
+    at.floats(q.row, pad_of(q), y);
   to_target_weights(q, y);
 #pragma unroll
   for (int r = 0; r < N; ++r) y[r] = y[r] <= 1.0f + 1e-3f ? fminf(y[r], 1.0f) : y[r] - y[r];

@@ -13,11 +13,11 @@ namespace specdec {
 template <class At>
 SPECDEC_DEVICE void draft_weights(const Dist& q, const Few& removed, const At& at, float (&y)[At::kEntries]) {
   constexpr int N = At::kEntries;
-  at.load(q.row, pad_of(q), y);
+  load(q, at, pad_of(q), y);
   to_draft_weights(q, y);
 #pragma unroll 1
   for (int64_t i = 0; i < removed.n; ++i) {
-    const int64_t id = removed[i];
+    const int64_t id = number_in(q.row, removed[i]);
     if (id < at.begin() || id >= at.begin() + kChunk) continue;
 #pragma unroll
     for (int r = 0; r < N; ++r) {
@@ -110,10 +110,13 @@ class ExecutorRoom {
 // The steps over V. A walk takes each in several places; they are not inlined, so a kernel has one copy of each.
 template <bool kFiltered>
 SPECDEC_APART RowStats step_stats(Row row, Filters filters, ChunkTable table, float* sums) {
+  const Listed* const listed = row.is_listed() ? row.listed() : nullptr;
+  row = row.as_it_lies();
   const int in_turn = turns(chunk_count(row.V), cluster_size());
   reduce_chunks<kFiltered>(row, filters.scale(), cluster_rank(), in_turn, table.under(filters, row.V));
   cluster_sync();
-  return block_stats<kFiltered>(row, filters, table, sums);
+  const RowStats stats = block_stats<kFiltered>(row, filters, table, sums);
+  return listed ? stats_by_id(listed, stats) : stats;
 }
 
 SPECDEC_APART double step_sum(Residual residual, float* sums) {
@@ -168,7 +171,8 @@ class ResidualExecutor : public BlockSearch {
   SPECDEC_DEVICE RowStats stats(const Row& row, const Filters& filters) {
     const RowStats stats = step_stats<kFiltered>(row, filters, next_table(), own_);
     sums_ = own_;
-    held_ = filters.any(row.V) || filters.greedy() ? nullptr : row.id().data, held_norm_ = stats.log_norm;
+    const bool holds = !filters.any(row.V) && !filters.greedy() && !row.is_listed();
+    held_ = holds ? row.id().data : nullptr, held_norm_ = stats.log_norm;
     return stats;
   }
 

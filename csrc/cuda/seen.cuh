@@ -25,7 +25,7 @@ SPECDEC_DEVICE uint32_t allowed_bits(const Row& row, int first) {
 }
 
 // Entry v under a view; `lying` is its stored value.
-SPECDEC_HD_APART float seen_entry(const Seen& view, int64_t v, float lying) {
+SPECDEC_HD float seen_entry(const Seen& view, int64_t v, float lying) {
   if (view.invalid) return NAN;
   if (view.words && !(allowed_bits(view, int(v)) & 1)) return -HUGE_VALF;
   const int end = view.begins[v / Seen::kSpan + 1];

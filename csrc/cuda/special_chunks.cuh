@@ -20,6 +20,10 @@ class SpecialChunks {
       bytes_[i] = chunk >= 0 && i == int(place(chunk)) ? bit(chunk) : 0;
     __syncthreads();
   }
+  // Called by any thread of the block, before a barrier that all threads reach before the set is read
+  SPECDEC_DEVICE void add_from_any_warp(int c) {
+    atomicOr(reinterpret_cast<unsigned*>(bytes_) + place(c) / 4, bit(c) << place(c) % 4 * 8);
+  }
   // Called by all lanes of the chunk's warp
   SPECDEC_DEVICE void add(int c) {
     __syncwarp();
@@ -36,7 +40,7 @@ class SpecialChunks {
   SPECDEC_DEVICE static unsigned place(unsigned c) { return c / kSpan * kWarps + c % kWarps; }
   SPECDEC_DEVICE static unsigned bit(unsigned c) { return 1u << c / kWarps % 8; }
 
-  uint8_t bytes_[kMostChunks / 8];
+  alignas(4) uint8_t bytes_[kMostChunks / 8];
 };
 
 // The empty set

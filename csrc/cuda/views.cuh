@@ -170,11 +170,11 @@ SPECDEC_DEVICE void make_view(const Views& views, const ViewLists& lists, int64_
   leave(entries, false);
 }
 
-// Calls f(side, its views, the index of the view, the row, the request, the position) for each side of an op. n: the
-// index of the block. Ops with two sides have their own overload.
+// Calls f(side, its rows, the index of the view, the row in memory, the ids of its entries, the request, the position)
+// for each side of an op. n: the index of the block. Ops with two sides have their own overload.
 template <class F>
 SPECDEC_DEVICE void each_view(const SeenRows& rows, int64_t n, const F& f) {
-  f(0, rows.views, n, rows.RowMemory::at(0, n), n, rows.drafted);
+  f(0, rows, n, rows.RowMemory::at(0, n), rows.ids.at(n * rows.ids.row_stride, rows.V), n, rows.drafted);
 }
 
 template <class Op>
@@ -185,8 +185,9 @@ struct ViewsLaunch {
 // Without a number of blocks here, ptxas keeps to 64 registers for sm_80 and spills.
 template <class Op>
 __global__ void __launch_bounds__(kThreads, 3) make_views(const ViewsLaunch<Op> s) {
-  each_view(s.a, blockIdx.x, [&](int side, const Views& of, int64_t number, const Row& row, int64_t b, int64_t at) {
-    make_view(of, s.lists[side], number, row, b, at);
+  each_view(s.a, blockIdx.x, [&](int side, const auto& rows, int64_t number, const Row& row, const Ints&, int64_t b,
+                                 int64_t at) {
+    if (rows.views && !rows.ids) make_view(rows.views, s.lists[side], number, row, b, at);
   });
 }
 
@@ -195,10 +196,13 @@ __global__ void __launch_bounds__(kThreads, 3) make_views(const ViewsLaunch<Op> 
 class ViewsRoom {
  public:
   ViewsRoom(const Tensor& like, SeenRows& rows, int64_t most)
-      : ViewsRoom(like, {{&rows.views, rows.V}}, most, most, rows.drafted) {}
+      : ViewsRoom(like, {{&rows.views, &rows.ids, rows.V}}, most, most, rows.drafted) {}
   template <class Op>
   ViewsRoom(const Tensor& like, Op& a, int64_t most, int64_t W)
-      : ViewsRoom(like, {{&a.target.views, a.target.memory.V}, {&a.draft.views, a.draft.memory.V}}, a.B, most, W) {}
+      : ViewsRoom(like,
+                  {{&a.target.views, &a.target.ids, a.target.memory.V},
+                   {&a.draft.views, &a.draft.ids, a.draft.memory.V}},
+                  a.B, most, W) {}
 
   template <class Op>
   void make(const char* op, const Op& a, int64_t positions, [[maybe_unused]] cudaStream_t stream) const {
@@ -207,18 +211,22 @@ class ViewsRoom {
       SPECDEC_LAUNCH(op, list_tables<Op>, requests_, stream, TablesLaunch(tables_));
     SPECDEC_LAUNCH(op, make_views<Op>, positions, stream, ViewsLaunch<Op>{a, {lists_[0], lists_[1]}});
   }
+  const ViewLists& lists(int side) const { return lists_[side]; }
 
  private:
   struct Side {
     Views* views;
-    int64_t V;
+    const RowsIds* ids;
+    int64_t entries;
+
+    int64_t V() const { return *ids ? kIdsEnd : entries; }  // views are of ids
   };
   ViewsRoom(const Tensor& like, std::initializer_list<Side> sides, int64_t B, int64_t most, int64_t W) : requests_(B) {
     TablesToLists* tables = tables_.sides;
     for (const Side& side : sides) {
       TablesToLists& to = *tables++;
       const Penalties& p = side.views->penalties;
-      if (p.prompt_bits) to.tables = p, to.V = side.V, to.room = std::min({p.H, side.V, kMostUsed});
+      if (p.prompt_bits) to.tables = p, to.V = side.V(), to.room = std::min({p.H, side.V(), kMostUsed});
     }
     const auto each = [&](Scratch& scratch, const auto& f) {
       ViewLists* lists = lists_;
@@ -227,10 +235,10 @@ class ViewsRoom {
         ViewLists& to = *lists++;
         TablesToLists& from = *tables++;
         if (!*side.views) continue;
-        to = {W + side.views->bias.n, from.tables ? from.room : side.views->penalties.H, side.V};
+        to = {W + side.views->bias.n, from.tables ? from.room : side.views->penalties.H, side.entries};
         const size_t used = scratch.ask<int32_t>(from.tables ? B * (2 * from.room + 1) : 0);
-        const size_t seen = scratch.ask<Seen>(most), entries = scratch.ask<Seen::Entry>(most * to.room),
-                     begins = scratch.ask<int32_t>(most * (to.spans + 1)),
+        const size_t seen = scratch.ask<Seen>(most), entries = scratch.ask<Seen::Entry>(*side.ids ? 0 : most * to.room),
+                     begins = scratch.ask<int32_t>(*side.ids ? 0 : most * (to.spans + 1)),
                      ids = scratch.ask<int32_t>(most * 3 * to.loose);
         f(*side.views, to, from, used, seen, entries, begins, ids);
       }

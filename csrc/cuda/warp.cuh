@@ -129,19 +129,24 @@ SPECDEC_DEVICE ChunkStats chunk_stats(const Row& row, int64_t chunk, float scale
 }
 
 // The statistics of the entries that q keeps, without the removed ids. Works group by group, to hold few registers.
-SPECDEC_DEVICE ChunkStats chunk_stats_without(const Dist& q, const Few& removed, int64_t chunk) {
+// `ids`: those of the entries, if q's row is read as they lie.
+SPECDEC_DEVICE ChunkStats chunk_stats_without(const Dist& q, const Few& removed, int64_t chunk, const Listed* ids) {
   const float rate = q.stats.scale * kLog2E, cutoff = q.stats.cutoff;
   float max = -HUGE_VALF, sum = 0;
 #pragma unroll 1
   for (int first = 0; first < kGroups; ++first) {
     float z[kGroup];
-    load_groups<1>(q.row, chunk, first, -HUGE_VALF, z);
+    const GroupsOf<1> group{chunk, first};
+    if (q.row.is_listed())
+      load_listed(q.row.listed(), q.stats, group, z);
+    else
+      group.load(q.row, -HUGE_VALF, z);
 #pragma unroll 1
     for (int64_t i = 0; i < removed.n; ++i) {
-      const int64_t at = removed[i] - id_of(chunk, first, 0);
+      const int64_t at = number_in(q.row, removed[i]) - group.id(0);
 #pragma unroll
       for (int r = 0; r < kGroup; ++r) {
-        if (at == r) z[r] = -HUGE_VALF;
+        if (ids ? ids->is_at(removed[i], group.id(r)) : at == r) z[r] = -HUGE_VALF;
       }
     }
     float larger = max;

@@ -48,6 +48,15 @@ SPECDEC_DEVICE void with_weights(const Dist& d, const F& f) {
   d.kind == Kind::kProbs ? f(ProbWeights(d)) : f(LogitWeights(d));
 }
 
+// The entries of a distribution's row, by id
+template <class At>
+SPECDEC_DEVICE void load(const Dist& d, const At& at, float pad, float (&z)[At::kEntries]) {
+  if (d.row.is_listed())
+    load_listed(d.row.listed(), d.stats, at, z);
+  else
+    at.load(d.row, pad, z);
+}
+
 // Replaces entries of a row by their weights; a probability that is not finite becomes NaN.
 template <int N>
 SPECDEC_DEVICE void to_target_weights(const Dist& p, float (&z)[N]) {
@@ -79,7 +88,7 @@ template <class At>
 SPECDEC_DEVICE void ask(const Dist& p, const Dist& q, const At& at, float (&w)[At::kEntries],
                         float (&y)[At::kEntries]) {
   at.raw(p.row, pad_of(p), w);
-  if (takes_row(q, at)) at.raw(q.row, pad_of(q), y);
+  if (takes_row(q, at) && !q.row.is_listed()) at.raw(q.row, pad_of(q), y);
 }
 template <class At>
 SPECDEC_DEVICE void weigh_asked(const Dist& p, const Dist& q, const At& at, float (&w)[At::kEntries],
@@ -88,7 +97,10 @@ SPECDEC_DEVICE void weigh_asked(const Dist& p, const Dist& q, const At& at, floa
   at.floats(p.row, pad_of(p), w);
   to_target_weights(p, w);
   if (takes_row(q, at)) {
-    at.floats(q.row, pad_of(q), y);
+    if (q.row.is_listed())
+      load_listed(q.row.listed(), q.stats, at, y);
+    else
+      at.floats(q.row, pad_of(q), y);
     to_draft_weights(q, y);
 #pragma unroll
     for (int r = 0; r < N; ++r) w[r] = Compare<float>::positive(w[r] - y[r]);

@@ -34,7 +34,7 @@ def nvidia(path: Path) -> list[Kernel]:
     any."""
     kernels, without_rows = (
         [],
-        r"\b(uniforms|accept|budget|build_tree|grow_tree|tree_mask|count_tokens_)::|\b(make_views|list_tables)<",
+        r"\b(uniforms|accept|budget|build_tree|grow_tree|tree_mask|count_tokens_)::|\bname_argmax\b|\b(make_views|list_tables|list_entries)<",
     )
     code, bounds = _instructions(path), _launch_bounds(path)
     names = readable({function for _, function in code})

@@ -139,6 +139,7 @@ def every_call(dtype: torch.dtype, V: int):
     yield from calls_of_pairs(rows)
     yield from calls_of_chains(dtype, V)
     yield from calls_of_trees(dtype, V)
+    yield from calls_of_ids(dtype, V)
 
 
 def filter_calls(dtype: torch.dtype, V: int):
@@ -260,6 +261,45 @@ def calls_of_chains(dtype: torch.dtype, V: int):
     yield "rows by slot, block", lambda: chain(slots, at=at, rules=(1, WHOLE, PAIRS))
     yield "padded", lambda: chain(draft, n=ONE)
     yield "block, padded", lambda: chain(target, rules=(1, WHOLE, PAIRS), n=ONE)
+
+
+def calls_of_ids(dtype: torch.dtype, V: int):
+    """Draft rows that are sparse or mapped, plain ones and with views."""
+    k, Vd, side, no_views = 64, 32_000, (*NO_SAMPLING, None, 0, None), (None,) * 12
+    ids, packed = meta(B, k, of=torch.int64), meta(3 * Vd + V + 1, of=torch.uint32)
+    z, mapped, p = meta(B, k, of=dtype), meta(B, Vd, of=dtype), meta(B, V, of=dtype)
+    bias = (*(None,) * 7, meta(B, 20, of=torch.int64), meta(B, 20), None, None, None)
+    yield "sparse", lambda: viewed.row_stats(z, *FILTERS, None, None, *no_views, None, ids)
+    yield "sparse, bias", lambda: viewed.row_stats(z, *NO_SAMPLING, None, *bias, None, ids)
+    yield "mapped", lambda: viewed.row_stats(mapped, *NO_SAMPLING, None, *no_views, None, packed)
+    for what, replaces, rows, of in (("sparse", False, z, ids), ("mapped", True, mapped, packed)):
+        yield what, lambda replaces=replaces, rows=rows, of=of: viewed.sample(
+            rows, *NO_SAMPLING, None, 4, replaces, WHOLE, WHOLE, None, 0, None, None, *no_views, None, of)  # fmt: skip
+    for what, stats, rows, of in (("sparse", meta(B, 4), z, ids), ("mapped, probabilities", None, mapped, packed)):
+        yield what, lambda stats=stats, rows=rows, of=of: ops.row_gap(p, stats, rows, stats, of)
+        yield what, lambda stats=stats, rows=rows, of=of: ops.kseq_rho(p, stats, rows, stats, WHOLE, of)
+    target, tokens = meta(B, G + 1, V, of=dtype), meta(B, G, of=torch.int64)
+    sparse = meta(B, G, k, of=dtype), meta(B, G, k, of=torch.int64)
+    for what, (rows, of), kind, at, rules, views in (
+        ("sparse", sparse, 0, None, (0, None, None), no_views),
+        ("sparse, bias", sparse, 0, None, (0, None, None), bias),
+        ("sparse, probabilities, by slot", sparse, 1, meta(B, G, of=torch.int64), (0, None, None), no_views),
+        ("mapped", (meta(B, G, Vd, of=dtype), packed), 0, None, (0, None, None), no_views),
+        ("sparse, block", sparse, 0, None, (1, WHOLE, PAIRS), no_views),
+        ("mapped, block", (meta(B, G, Vd, of=dtype), packed), 0, None, (1, WHOLE, PAIRS), no_views),
+    ):
+        yield what, lambda rows=rows, of=of, kind=kind, at=at, rules=rules, views=views: viewed.verify_chain(
+            target, *side, tokens, rows, *NO_SAMPLING, None, kind, at, None, G, None, *rules, None, WHOLE, WHOLE, None,
+            None, *no_views, *views, of)  # fmt: skip
+    table, nodes, of = meta(B, N, of=torch.int32), meta(B, N, V, of=dtype), meta(B, N, k, of=torch.int64)
+    for what, method, views, row in (
+        ("sparse, kseq", 0, no_views, None),
+        ("sparse, without replacement", 2, bias, table),
+        ("sparse, traversal", 5, no_views, None),
+    ):
+        yield what, lambda method=method, views=views, row=row: viewed.verify_tree(
+            table, table, None, None, None, nodes, *side, meta(B, N, k, of=dtype), *side[:-1], row, method, G, None,
+            None, None, WHOLE, WHOLE, None, None, *no_views, *views, of)  # fmt: skip
 
 
 def calls_of_trees(dtype: torch.dtype, V: int):

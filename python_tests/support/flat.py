@@ -15,7 +15,7 @@ from specdec_kernels.arguments import TABLE, sides
 from specdec_kernels.registry import SAMPLING
 from specdec_kernels.rows import Rows
 
-FIELDS = (*SAMPLING, "stats", "kind", "row", "penalties", "bias", "allowed")
+FIELDS = (*SAMPLING, "stats", "kind", "row", "penalties", "bias", "allowed", "ids", "vocab_map")
 SIDES = {  # op: the place of each of its sides among the parameters
     op: {side: list(inspect.signature(getattr(specdec_kernels, op)).parameters).index(side) for side in sides(op)}
     for op in TABLE
@@ -28,7 +28,7 @@ def names_of(op: str, side: str) -> dict[str, str]:
     if side == "rows":
         return {"logits": "logits"} | {field: field for field in FIELDS}
     if side in ("p", "q"):
-        return {"stats": f"{side}_stats", "kind": "kind"}
+        return {"kind": "kind"} | {field: f"{side}_{field}" for field in ("stats", "ids", "vocab_map")}
     alone = {field: field for field in SAMPLING} if side == "target" else {}
     return {field: f"{side}_{field}" for field in ("logits", *FIELDS)} | alone
 

@@ -111,8 +111,8 @@ def viewed(z, v, inside):
             "    z = tl.load(side.data + at, mask=mask, other=other).to(tl.float32)\n"
             "    return viewed(z, begin[:, None] + tl.arange(0, S.WIDTH)[None, :], mask)"
         ),
-        "    return get_value(side.data + _offset(side, b, row) + v, mask, other).to(tl.float32)": (
-            "    return viewed(get_value(side.data + _offset(side, b, row) + v, mask, other).to(tl.float32), v, mask)"
+        "    return get_value(side.data + offset_of(side, b, row) + v, mask, other).to(tl.float32)": (
+            "    return viewed(get_value(side.data + offset_of(side, b, row) + v, mask, other).to(tl.float32), v, mask)"
         ),
     },
 )

@@ -132,6 +132,18 @@ def seen(args, rng, B):
             args[side + "_allowed"] = allowed(rng, B, V, positions)
 
 
+def listed(args, side, rng, V):
+    """Give the entries of a side's rows ids of their own, with repeats and pads. Its rows are then whole on every
+    rank."""
+    rows = args.get(side + "_logits", args.get(side))
+    if rows is None or rng.random() < 0.8:
+        return
+    if rng.random() < 0.5:
+        args[side + "_ids"] = torch.tensor(rng.integers(-V // 8 - 1, V + 20, tuple(rows.shape)))
+    else:
+        args[side + "_vocab_map"] = sk.vocab_map(torch.tensor(rng.integers(-V // 8 - 1, V, rows.shape[-1])), V)
+
+
 def padded(args, name, rng, B):
     """Make some of the requests, or rows, absent."""
     if rng.random() < 0.2:
@@ -161,6 +173,7 @@ def chain(seed, rng, V, Vq, dtype, requests):
             if rng.random() < 0.5:
                 by_number(args, side, rng)
     seen(args, rng, B)
+    listed(args, "draft", rng, V)
     padded(args, "num_requests", rng, B)
     return "verify_chain", args
 
@@ -186,6 +199,7 @@ def tree(seed, rng, V, Vq, dtype, requests):
             M = args[side + "_logits"].shape[1]  # nodes have indices of some of the rows
             args[side + "_row"] = torch.tensor(rng.integers(0, 1 + M // 3, (B, M)))
     seen(args, rng, B)
+    listed(args, "draft", rng, V)
     return "verify_tree", args
 
 
@@ -220,12 +234,14 @@ def pair(seed, rng, V, Vq, dtype, requests, op="row_gap"):
     if rng.random() < 0.5:
         return op, {"p": p.float().softmax(-1), "q": q.float().softmax(-1), "kind": "probs"}
     filters = [cases.parameters(seed + i, n) for i in range(2)]
-    return op, {
+    given = {
         "p": p,
         "q": q,
         "p_stats": sk.row_stats(sk.Rows(p, **filters[0])),
         "q_stats": sk.row_stats(sk.Rows(q, **filters[1])),
     }
+    listed(given, "q", rng, V)
+    return op, given
 
 
 def kseq(*args):
@@ -248,7 +264,7 @@ def call(seed, ranks, most=3):
         args[name] = args[name].clone()
         if rng.random() < 0.15:
             spoil(rng, args[name])
-    whole = len(names) > 1 and rng.random() < 0.4
+    whole = any(name.endswith(("_ids", "_vocab_map")) for name in args) or (len(names) > 1 and rng.random() < 0.4)
     widths = {SIDES[name]: args[name].shape[-1] for name in names[: 2 - whole]}
     _, args = flat.folded(op, (), args)
     return op, args, {side: (width, bounds(rng, width, ranks)) for side, width in widths.items()}

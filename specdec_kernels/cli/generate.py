@@ -44,7 +44,8 @@ def _load(args, says):
     choose = args.device == "cpu" and not args.threads and torch.get_num_threads() > 1
     with loading(says, 3 + (model is not None) + choose) as on_step:
         dtype = None if args.dtype == "auto" else getattr(torch, args.dtype)
-        pair = decode.load_pair(args.target, model, dtype, on_step=on_step, device=args.device)
+        how = dict(on_step=on_step, device=args.device, match_tokens=args.match_tokens)
+        pair = decode.load_pair(args.target, model, dtype, **how)
         if choose:
             most = torch.get_num_threads()
             on_step(f"one thread or {most}")

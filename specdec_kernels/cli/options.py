@@ -41,6 +41,8 @@ def _models(group):
     option("--target", type=values.text, default="smollm2", help='hub name, folder, .gguf file, or "smollm2"')
     drafts = 'as --target, a layer-draft folder, or "lookup" (the prompt itself)'
     option("--draft", type=values.text, default="lookup", help=drafts)
+    matches = "take a draft with another tokenizer: tokens are matched by their text"
+    option("--match-tokens", action="store_true", help=matches)
     dtypes = "auto", "bfloat16", "float32"
     option("--dtype", choices=dtypes, default="auto", help="auto: bfloat16 on a GPU and where the CPU has it")
     option("--device", type=values.device, default="cpu", help='"cpu", "cuda" or a GPU by its number, "cuda:1"')

@@ -69,7 +69,8 @@ def _over_ranks(function: Callable, target: str, draft: str | None, example: str
             found = call_on_whole_rows(op, function, arguments, sides, shards)
         else:
             first = shards.chunk_owners()
-            kept = {name: _rows(op, logits_of(arguments[name]), of, shards, first) for name, of in sides.items()}
+            split = {name: of for name, of in sides.items() if not _has_ids(arguments[name])}
+            kept = {name: _rows(op, logits_of(arguments[name]), of, shards, first) for name, of in split.items()}
             arguments.update({name: with_logits(arguments[name], rows) for name, (_, rows) in kept.items()})
             found = _rounds(op, shards, first, lambda: function(*bound.args, **bound.kwargs))
         if isinstance(found, whole.SampleOutput):
@@ -88,6 +89,11 @@ def _over_ranks(function: Callable, target: str, draft: str | None, example: str
     return call
 
 
+def _has_ids(rows) -> bool:
+    """Return whether rows have ids of their own. They are whole on every rank, and short."""
+    return isinstance(rows, Rows) and not rows.ids is rows.vocab_map is None
+
+
 def _exchange(shards: Shards, rows) -> str:
     on_cpu = not isinstance(rows, torch.Tensor) or rows.device.type == "cpu"
     return shards.exchange or ("chunks" if on_cpu else "rows")
@@ -101,7 +107,7 @@ def _problem(function, arguments, sides, exchange) -> Exception | None:
         if not isinstance(rows, torch.Tensor):
             where, kinds = (f"{name}.logits", "") if isinstance(arguments[name], Rows) else (name, " or Rows")
             return TypeError(f"{op}: {where} must be a torch.Tensor{kinds}, got {type(rows).__name__}")
-        if isinstance(arguments[name], Rows):
+        if of is not None and isinstance(arguments[name], Rows):
             try:
                 _of_rows.refuse(op, name, arguments[name], *_of_rows.IDS)
             except ValueError as error:

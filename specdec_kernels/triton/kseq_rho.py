@@ -9,8 +9,9 @@ import triton.language as tl
 
 from .core import launch
 from .core.arguments import row_pair, values
+from .core.ids import chunks_of_both
 from .core.memory import load_value
-from .core.row import CHUNK, is_bad, widest
+from .core.row import is_bad
 from .core.rows import entries
 from .row_stats import dist
 
@@ -128,7 +129,7 @@ def at_point(t, under, x):
 def masses_of(pairs, alive, S):
     p_sums = tl.zeros([S.ROWS, S.WIDTH], tl.float64)
     q_sums = tl.zeros([S.ROWS, S.WIDTH], tl.float64)
-    for c in range(0, tl.cdiv(widest(pairs.target, pairs.draft), CHUNK)):
+    for c in range(0, chunks_of_both(pairs.target, pairs.draft, pairs.b, pairs.q)):
         x, y = both_weights(pairs, c, alive, S)
         p_sums += x.to(tl.float64)
         q_sums += y.to(tl.float64)
@@ -147,7 +148,7 @@ def clipped_sums(pairs, t, alive, S):
     t1 = column(t, 1).to(tl.float32)
     t2 = column(t, 2).to(tl.float32)
     t3 = column(t, 3).to(tl.float32)
-    for c in range(0, tl.cdiv(widest(pairs.target, pairs.draft), CHUNK)):
+    for c in range(0, chunks_of_both(pairs.target, pairs.draft, pairs.b, pairs.q)):
         x, y = both_weights(pairs, c, alive, S)
         s0 += under_by_fours(x, y, t0, S)
         s1 += under_by_fours(x, y, t1, S)
@@ -274,10 +275,10 @@ def kseq_rho_kernel(target, draft, k, rho, beta, p_acc, N, S: tl.constexpr):
     tl.store(p_acc + n, found[2], mask=exists)
 
 
-def kseq_rho(results, p, p_stats, q, q_stats, k):
+def kseq_rho(results, p, p_stats, q, q_stats, k, q_ids):
     if N := p.size(0):
-        table = launch.table(max(p.size(1), q.size(1)))
+        sides, table = row_pair(p, p_stats, q, q_stats, q_ids)
         together = min(table.rows, 128)  # a program is as slow as the slowest of its searches
-        args = (*row_pair(p, p_stats, q, q_stats), values(k), *results, N)
+        args = (*sides, values(k), *results, N)
         grid = (launch.blocks(N, together),)
         launch.run(kseq_rho_kernel, grid, table.row_threads, *args, S=table.sizes(ROWS=together, TOGETHER=1))

@@ -7,32 +7,24 @@ import triton.language as tl
 
 from .core import launch
 from .core.arguments import row_pair
-from .core.row import (
-    CHUNK,
-    LOG2E,
-    chunks_from,
-    each,
-    each_request,
-    finite_max,
-    is_bad,
-    max_of,
-    scaled,
-    sum_of,
-    weight_of,
-    widest,
-)
+from .core.ids import chunks_of_both
+from .core.row import LOG2E, chunks_from, each, each_request, finite_max, is_bad, max_of, scaled, sum_of, weight_of
 from .core.rows import each_dist, entries
 from .row_stats import dist
 
 
 @triton.jit
-def sureness(side, d, z, S):
-    """Return a tile's part of the entropy, its largest entry, and whether the row is invalid."""
-    if side.PROBS:
-        normal = (z >= 1.1754943508222875e-38) & (z < float("inf"))
-        x = tl.where(normal, z, 1.0)
+def sureness(side, d, z, w, S):
+    """Return a tile's part of the entropy, its largest entry, and whether the row is invalid. Entries of one id add up,
+    so rows with ids are measured as probabilities w."""
+    if side.PROBS or side.ids.numbers is not None:
+        bad = d.stats.log_norm != d.stats.log_norm
+        if side.PROBS:
+            w = z
+            bad = max_of(is_bad(z).to(tl.int32), S) > 0
+        z = w
+        x = tl.where((z >= 1.1754943508222875e-38) & (z < float("inf")), z, 1.0)
         part = -x * tl.log(x)
-        bad = max_of(is_bad(z).to(tl.int32), S) > 0
     else:
         scale = tl.where(d.hot >= 0, 1.0, d.stats.scale)
         x = scaled(z, each(d.stats.max, S)[:, None], each(scale, S)[:, None])
@@ -46,7 +38,7 @@ def sureness(side, d, z, S):
 def sure(side, d, parts, top, bad):
     """Return the entropy and the largest probability of a row."""
     nan = float("nan")
-    if side.PROBS:
+    if side.PROBS or side.ids.numbers is not None:
         lost = bad | ~(top > 0)
         return tl.where(lost, nan, parts), tl.where(lost, nan, top.to(tl.float64))
     else:
@@ -70,7 +62,7 @@ def row_gap_kernel(target, draft, gaps, S: tl.constexpr):
     q_top = p_top
     p_bad = n < 0
     q_bad = p_bad
-    for begin in range(0, tl.cdiv(widest(target, draft), CHUNK), S.TOGETHER):
+    for begin in range(0, chunks_of_both(target, draft, n, q), S.TOGETHER):
         c = chunks_from(begin, S)
         z, x = entries(target, each_request(S), p_c, c, c >= 0, False, S)
         z_q, y = entries(draft, each_request(S), q_c, c, c >= 0, True, S)
@@ -78,11 +70,11 @@ def row_gap_kernel(target, draft, gaps, S: tl.constexpr):
         overlap += sum_of(tl.minimum(x, y), S)
         if draft.PROBS:
             of_q += sum_of(y, S)
-        part, top, bad = sureness(target, p, z, S)
+        part, top, bad = sureness(target, p, z, x, S)
         p_parts += part
         p_top = tl.maximum(p_top, top)
         p_bad |= bad
-        part, top, bad = sureness(draft, q, z_q, S)
+        part, top, bad = sureness(draft, q, z_q, y, S)
         q_parts += part
         q_top = tl.maximum(q_top, top)
         q_bad |= bad
@@ -100,8 +92,9 @@ def row_gap_kernel(target, draft, gaps, S: tl.constexpr):
     tl.store(out + 5, max_q.to(tl.float32))
 
 
-def row_gap(gaps, p, p_stats, q, q_stats):
+def row_gap(gaps, p, p_stats, q, q_stats, q_ids):
     if N := p.size(0):
-        table = launch.table(max(p.size(1), q.size(1)))
-        args = (*row_pair(p, p_stats, q, q_stats), gaps)
-        launch.run(row_gap_kernel, (N,), table.walk_threads, *args, S=table.sizes(ROWS=1, TOGETHER=table.at_once))
+        sides, table = row_pair(p, p_stats, q, q_stats, q_ids)
+        at_once = table.at_once if q_ids is None else max(1, table.at_once // 2)  # ids need registers
+        sizes = table.sizes(ROWS=1, TOGETHER=at_once)
+        launch.run(row_gap_kernel, (N,), table.walk_threads, *sides, gaps, S=sizes)

@@ -9,9 +9,10 @@ import triton.language as tl
 from .core import launch
 from .core.arguments import sampling, seen_rows
 from .core.draw import first_chunk_with, first_lane_with
-from .core.filters import ONE, Block, crossing, deviation, sum_kept, top_k_bound
+from .core.filters import ONE, Block, crossing, deviation, deviation_of_one, sum_kept, top_k_bound
+from .core.ids import id_of
 from .core.launch import put_absent
-from .core.memory import is_present, load_value, names_row, number_of, some, span, start
+from .core.memory import load_value, some, start
 from .core.row import (
     CHUNK,
     FLT_MAX,
@@ -29,10 +30,11 @@ from .core.row import (
     load_stats,
     scaled,
     store_stats,
+    vocabulary,
     weight_of,
 )
 from .core.rows import no_stats
-from .core.views import seen
+from .core.views import locate
 
 
 @triton.jit
@@ -95,7 +97,11 @@ def filtered(side, b, block, T, scale, top, alive, S):
         n = load_value(given.top_n_sigma, b, alive, 0.0)
         on = alive & (n > 0)
         if some(on):
-            least = top.to(tl.float64) - n.to(tl.float64) * deviation(side, block, top, on, S)
+            if S.ROWS == 1:
+                sigma = deviation_of_one(side, block, top, on, S)
+            else:
+                sigma = deviation(side, block, top, on, S)
+            least = top.to(tl.float64) - n.to(tl.float64) * sigma
             cutoff = tl.where(on, tl.maximum(cutoff, least.to(tl.float32)), cutoff)
     if given.min_p.data is not None:
         min_p = load_value(given.min_p, b, alive, 0.0)
@@ -152,7 +158,10 @@ def stats_of(side, b, block, exists, T, S):
     if some(argmax):
         c = first_chunk_with(side.scratch.maxes, block.at, chunks_of(side), top, argmax, S)
         z = load_chunk(side, block.b, block.row, c, argmax, -float("inf"), S)
-        log_norm = tl.where(argmax, (c * CHUNK + first_lane_with(z, top, S)).to(tl.float32), log_norm)
+        id = c * CHUNK + first_lane_with(z, top, S)
+        if side.ids.numbers is not None:
+            id = tl.maximum(id_of(side, block.b, block.row, id, argmax), 0)
+        log_norm = tl.where(argmax, id.to(tl.float32), log_norm)
         cutoff = tl.where(argmax, top, cutoff)
     return RowStats(scale, cutoff + 0.0, tl.where(bad, float("nan"), log_norm), top)
 
@@ -194,37 +203,11 @@ def dist(side, b, row, index, there, GREEDY: tl.constexpr, S):
             stats = read_stats(side, b, row, there, temperature_of(side, b, there), S)
         else:
             stats = load_stats(side.stats, index, there)
-        is_hot = there & is_greedy(stats, side.V)
+        is_hot = there & is_greedy(stats, vocabulary(side))
         if side.PROBS:
             is_hot &= stats.max > 0
         hot = tl.where(is_hot, tl.where(is_hot, stats.log_norm, 0.0).to(tl.int64), hot)
     return Dist(tl.where(there, row, -1), hot, stats)
-
-
-@triton.jit
-def locate(slot, rows, B, G, bonus, D, cu_draft, count):
-    """Return the request of a slot of the grid, its row with its window, the row's index, and whether it exists.
-
-    The grid has G + bonus slots per request. A request has G + extra positions, or as many as cu_draft gives. Rows are
-    in the order of positions, or `rows` has their indices.
-    """
-    positions = G + bonus
-    b = slot // positions
-    i = (slot - b * positions).to(tl.int64)
-    b = b.to(tl.int64)
-    exists = (slot < B * positions) & is_present(count, b)
-    if cu_draft is None:
-        index = b * (G + rows.extra) + i
-        row = i
-    else:
-        start, g = span(cu_draft, b, G, D, exists)
-        index = start + b * rows.extra + i
-        row = index
-        exists = exists & (i < g + bonus)
-    if rows.store.row is not None:
-        row = number_of(rows.store, index, exists)
-        exists = exists & names_row(rows.store, row)
-    return b, seen(rows.views, row, i), index, exists
 
 
 @launch.kernel
@@ -291,8 +274,8 @@ def find_stats(
     return stats, scratch
 
 
-def row_stats(stats, logits, temperature, top_k, top_p, min_p, top_n_sigma, numbers, num_rows, views, drafted):
+def row_stats(stats, logits, temperature, top_k, top_p, min_p, top_n_sigma, numbers, num_rows, views, drafted, ids):
     layout = launch.Layout.flat(logits.size(0), num_rows)
-    rows = seen_rows(logits, views, drafted)
+    rows = seen_rows(logits, views, drafted, ids, num_rows)
     find_stats(rows, layout, sampling(temperature, top_k, top_p, min_p, top_n_sigma, numbers), stats=stats)
     put_absent(num_rows, (stats, 0))

@@ -19,17 +19,18 @@ from .core.draw import (
     total_mass,
     uniform_of,
 )
+from .core.ids import holds, id_of, repeats
 from .core.launch import put_absent
 from .core.memory import is_present, load_value, some, start
 from .core.row import (
     CHUNK,
     ENOUGH,
     LOG2E,
+    Dist,
     RowStats,
     chunk_sum,
     chunks_of,
     is_greedy,
-    lane_of,
     load_chunk,
     load_entry,
     load_stats,
@@ -37,8 +38,10 @@ from .core.row import (
     probs,
     row_seen,
     scaled,
+    vocabulary,
     weight_of,
 )
+from .core.rows import prob
 from .row_stats import find_stats, scan
 
 
@@ -67,14 +70,13 @@ def measure_anew(rows, n, stats, tokens, num_taken, on, S):
     Chunk sums become relative to that logit, so nothing is lost however little is left."""
     chunks = chunks_of(rows)
     at = n * chunks
-    lane = tl.arange(0, S.WIDTH)[None, :]
     finite_scale = tl.where(on, stats.scale, 1.0)
     for c in range(0, chunks):
         each_c = tl.zeros([S.ROWS], tl.int32) + c
         z = load_chunk(rows, n, row_seen(rows, n), each_c, on, -float("inf"), S)
         for j in range(0, num_taken):
             taken = tl.load(tokens + j, mask=on, other=-1)
-            z = tl.where(lane == lane_of(taken, each_c)[:, None], -float("inf"), z)
+            z = tl.where(holds(rows, n, row_seen(rows, n), each_c, taken, on, S), -float("inf"), z)
         kept = tl.where(z >= stats.cutoff[:, None], z, -float("inf"))
         most, mass = chunk_sum(kept, finite_scale, stats.cutoff)
         tl.store(rows.scratch.maxes + at + c, most, mask=on)
@@ -86,17 +88,27 @@ def measure_anew(rows, n, stats, tokens, num_taken, on, S):
 
 
 @triton.jit
+def token_at(rows, n, entry, mask):
+    """Return the tokens that entries of rows stand for."""
+    if rows.ids.numbers is None:
+        return entry
+    else:
+        return tl.maximum(id_of(rows, n, row_seen(rows, n), entry, mask), 0).to(tl.int64)
+
+
+@triton.jit
 def put_known(
     rows, n, stats, most, lost, others, tokens, logprobs, k, REPLACEMENT: tl.constexpr, DRAWS: tl.constexpr, S
 ):
     """Write what needs no draw: a greedy row's argmax (only once if without replacement), and the largest finite entry
     of an invalid row."""
-    greedy = is_greedy(stats, rows.V)
+    greedy = is_greedy(stats, vocabulary(rows))
     largest = n * 0
     if some(lost):
         c = first_chunk_with(rows.scratch.maxes, n * chunks_of(rows), chunks_of(rows), most, lost, S)
         z = load_chunk(rows, n, row_seen(rows, n), c, lost, -float("inf"), S)
-        largest = c.to(tl.int64) * CHUNK + first_lane_with(z, most, S)
+        finite = lost & (most > -float("inf"))
+        largest = token_at(rows, n, c.to(tl.int64) * CHUNK + first_lane_with(z, most, S), finite)
     draws = tl.arange(0, DRAWS)[None, :]
     gone = greedy[:, None] & (draws > 0) & (not REPLACEMENT)
     fixed = tl.where(greedy, tl.where(greedy, stats.log_norm, 0.0).to(tl.int64), largest)[:, None]
@@ -108,11 +120,10 @@ def put_known(
 
 
 @triton.jit
-def without_taken(w, tokens, num_taken, c, on, S):
-    lane = tl.arange(0, S.WIDTH)[None, :]
+def without_taken(rows, n, w, tokens, num_taken, c, on, S):
     for j in range(0, num_taken):
         taken = tl.load(tokens + j, mask=on, other=-1)
-        w = tl.where(lane == lane_of(taken, c)[:, None], 0.0, w)
+        w = tl.where(holds(rows, n, row_seen(rows, n), c, taken, on, S), 0.0, w)
     return w
 
 
@@ -130,18 +141,23 @@ def draw(rows, n, stats, drawing, total, u, tokens, logprobs, k, REPLACEMENT: tl
         z = load_chunk(rows, n, row_seen(rows, n), c, drawing, -float("inf"), S)
         w = probs(z, RowStats(stats.scale, stats.cutoff, tl.zeros([S.ROWS], tl.float32), unit))
         if not REPLACEMENT:
-            w = without_taken(w, tokens + n * k, i, c, drawing, S)
+            w = without_taken(rows, n, w, tokens + n * k, i, c, drawing, S)
         here = pick_lane(w, into, mass, S)
-        token = c.to(tl.int64) * CHUNK + here
-        z_token = load_entry(rows, n, row_seen(rows, n), token, drawing, 0.0)
-        logprob = log_prob(z_token, stats).to(tl.float32)
+        token = token_at(rows, n, c.to(tl.int64) * CHUNK + here, drawing)
+        mine = lane == here[:, None]
+        if rows.ids.numbers is None:
+            logprob = log_prob(load_entry(rows, n, row_seen(rows, n), token, drawing, 0.0), stats).to(tl.float32)
+        else:
+            mine = holds(rows, n, row_seen(rows, n), c, token, drawing, S)
+            _, log_q = prob(rows, n, Dist(row_seen(rows, n), n * 0 - 1, stats), token, drawing)
+            logprob = log_q.to(tl.float32)
         if not REPLACEMENT:
             left = total > 0
             token = tl.where(left, token, -1)
             logprob = tl.where(left, logprob, -float("inf"))
             # The rest of the chunk is summed again and not found by subtraction: it may be far smaller than what was
             # taken.
-            rest = tl.sum(tl.where(lane == here[:, None], 0.0, w), 1)
+            rest = tl.sum(tl.where(mine, 0.0, w), 1)
             tl.store(rows.scratch.sums + at + c, rest, mask=drawing & left)
         tl.store(tokens + n * k + i, token, mask=drawing)
         tl.store(logprobs + n * k + i, logprob, mask=drawing)
@@ -149,6 +165,8 @@ def draw(rows, n, stats, drawing, total, u, tokens, logprobs, k, REPLACEMENT: tl
             tl.debug_barrier()
             total = total_mass(rows.scratch.sums, at, chunks, drawing, S)
             few = drawing & left & (total < measured * ENOUGH)
+            if rows.ids.numbers is not None:  # other chunks may have entries of the token
+                few |= repeats(rows, n, row_seen(rows, n), token, drawing & left & (n * 0 + chunks > 1))
             if some(few) & (i + 1 < k):
                 largest_left, total_left = measure_anew(rows, n, stats, tokens + n * k, i + 1, few, S)
                 unit = tl.where(few, largest_left, unit)
@@ -165,7 +183,7 @@ def draw_kernel(
     exists = (n < N) & is_present(count, n)
     chunks = chunks_of(rows)
     stats = load_stats(rows.stats, n, exists)
-    greedy = is_greedy(stats, rows.V)
+    greedy = is_greedy(stats, vocabulary(rows))
     finite_scale = tl.where(stats.scale == float("inf"), 1.0, stats.scale)
     most = to_masses(rows, n * chunks, stats.max, finite_scale, exists, S)
     total = total_mass(rows.scratch.sums, n * chunks, chunks, exists, S)
@@ -180,11 +198,12 @@ def draw_kernel(
 
 def sample(
     results, logits, temperature, top_k, top_p, min_p, top_n_sigma, numbers, stats, k, replacement, seed, offset, slot,
-    first_slot, uniforms, num_rows, views, drafted,
+    first_slot, uniforms, num_rows, views, drafted, ids,
 ):  # fmt: skip
     tokens, logprobs, stats_out = results
-    N, rows = logits.size(0), seen_rows(logits, views, drafted)
-    given, layout = sampling(temperature, top_k, top_p, min_p, top_n_sigma, numbers), launch.Layout.flat(N, num_rows)
+    N, layout = logits.size(0), launch.Layout.flat(logits.size(0), num_rows)
+    rows = seen_rows(logits, views, drafted, ids, num_rows)
+    given = sampling(temperature, top_k, top_p, min_p, top_n_sigma, numbers)
     if stats is None:
         _, scratch = find_stats(rows, layout, given, stats=stats_out)
     else:

@@ -13,7 +13,7 @@ from .chain.by_rule import request_kernel
 from .chain.draft_test import Drafts, Given, Out, dist_at, index_of, load_drafts, request_of, test_drafts
 from .chain.position import FLOATS, INTS, Positions
 from .core import launch
-from .core.arguments import GivenRows, GivenViews, row_memory, values
+from .core.arguments import GivenRows, GivenViews, by_id, in_order, row_memory, table_of, values
 from .core.draw import (
     DOMAIN_FINAL,
     EMPTY_RESIDUAL,
@@ -192,7 +192,7 @@ class ChainRows:
     """The rows of one side: logits or probabilities, and the four floats of each if the caller gave them or read()
     computed them."""
 
-    def __init__(self, given: GivenRows, views: Views, layout: launch.Layout):
+    def __init__(self, given: GivenRows, views: Views, layout: launch.Layout, ids: torch.Tensor | None = None):
         self.rows, self.layout, self.sampling = row_memory(given.logits, views), layout, given.sampling()
         self.probs, self.stats = given.kind == 1, given.stats
         self.scratch, self.store = None, launch.NO_STORE
@@ -200,9 +200,11 @@ class ChainRows:
         if given.row is not None:
             # If the rows of all slots are evenly spaced, the address of an index needs no division.
             lead = given.logits.shape[:-1]
-            even = len(lead) == 1 or self.rows.batch_stride == lead[1] * self.rows.row_stride
-            K = None if even else max(lead[1], 1)
+            K = None if len(lead) == 1 or self.rows.batch_stride == lead[1] * self.rows.row_stride else max(lead[1], 1)
             self.store = Store(given.row.contiguous(), lead.numel(), K, launch.FLAGS[self.finds])
+        if ids is not None:
+            self.rows = by_id(self.rows, ids, self.probs, layout, self.store)
+            self.store, self.stats = in_order(self.store, self.stats)
 
     def read(self) -> None:
         if self.finds:
@@ -225,7 +227,7 @@ def layout_of(draft_tokens, cu_draft, max_draft, bonus_tokens, num_requests) -> 
     return launch.Layout(B, max_draft, row, row, cu_draft.contiguous(), D, num_requests)
 
 
-def draft_rows(given: GivenRows, views: Views, layout: launch.Layout, by_rule: bool) -> ChainRows | None:
+def draft_rows(given: GivenRows, views: Views, layout: launch.Layout, by_rule: bool, ids) -> ChainRows | None:
     """Return the draft's rows, given the target's layout; None if all drafts are one-hot."""
     if given.logits is None:
         return None
@@ -233,19 +235,19 @@ def draft_rows(given: GivenRows, views: Views, layout: launch.Layout, by_rule: b
     ragged = layout.cu_draft is not None
     extra = int(B > 0 and positions.size(0) == layout.D + B) if ragged else int(positions.size(1) == layout.G + 1)
     scored = extra if by_rule else 0  # only rules read the draft's row after the last draft
-    return ChainRows(given, views, layout._replace(bonus=scored, extra=extra))
+    return ChainRows(given, views, layout._replace(bonus=scored, extra=extra), ids)
 
 
 def launch_by_rule(walk, target, draft, rules, random, out, masses, block: bool, positions: int) -> None:
     rows, B, G = target.rows, target.layout.B, target.layout.G
-    wider = launch.table(rows.V if draft is None else max(rows.V, draft.rows.V))
+    wider = launch.table(rows.V) if draft is None else table_of(rows.V, draft.rows)
     places = Positions(
         launch.empty(rows, (B, G + 1, INTS.value), torch.int32),
         launch.empty(rows, (B, G + 1, FLOATS.value), torch.float64),
     )
     sides = target.argument(), launch.NO_ROWS if draft is None else draft.argument()
-    seen = any(side is not None and side.rows.views.GIVEN.value for side in (target, draft))
-    at_once = max(1, wider.at_once // 2) if seen else wider.at_once  # views need registers
+    plain = all(not x.rows.views.GIVEN.value and x.rows.ids is launch.NO_IDS for x in (target, draft) if x)
+    at_once = wider.at_once if plain else max(1, wider.at_once // 2)  # others need registers
     sizes = wider.sizes(ROWS=1, CHUNKS=launch.table(rows.V).chunks, TOGETHER=at_once)
     constants = {"BLOCK": block, "SCORES_END": draft is not None and draft.layout.extra == 1, "POSITIONS": positions}
     args = (target.layout.count, G, *walk, *sides, rules, random, out, places, masses)
@@ -258,9 +260,10 @@ def launch_exact(walk, target, draft, random, out, sums, positions: int) -> None
     per_program = table.per_program(B)
     grid = launch.blocks(B, table.rows), launch.blocks(table.chunk_count, per_program)
     q_side = launch.NO_ROWS if draft is None else draft.argument()
+    threads = table.row_threads if draft and draft.rows.ids is not launch.NO_IDS else table.wide_threads
     stop = Stop(launch.empty(target.rows, (B,), torch.int32), *sums)
     args = (B, count, G, *walk, target.argument(sums=True), q_side, random, out, stop, per_program)
-    launch.run(stop_kernel, grid, table.wide_threads, *args, POSITIONS=positions, S=table.sizes())
+    launch.run(stop_kernel, grid, threads, *args, POSITIONS=positions, S=table.sizes())
     D, token_batch_stride, token_stride, _, given = walk
     args = (B, count, G, D, token_batch_stride, token_stride, given, target.argument(), q_side, random, out, stop)
     launch.run(final_kernel, grid[:1], table.row_threads, *args, S=table.sizes())
@@ -268,7 +271,7 @@ def launch_exact(walk, target, draft, random, out, sums, positions: int) -> None
 
 def verify_chain(
     results, target, draft_tokens, draft, cu_draft, max_draft, bonus_tokens, method, rule, alpha, rule_numbers,
-    seed, offset, uniforms, num_requests, target_views, draft_views,
+    seed, offset, uniforms, num_requests, target_views, draft_views, draft_ids,
 ):  # fmt: skip
     layout = layout_of(draft_tokens, cu_draft, max_draft, bonus_tokens, num_requests)
     rules = rules_of(rule, alpha, rule_numbers)
@@ -276,10 +279,9 @@ def verify_chain(
     if not B:
         return
     by_rule, block = rules.rule.data is not None, method == 1
-    views = target_views, draft_views
-    of_target, of_draft = (GivenViews(*x).of_chains(draft_tokens, cu_draft) for x in views)
+    of_target, of_draft = (GivenViews(*x).of_chains(draft_tokens, cu_draft) for x in (target_views, draft_views))
     target = ChainRows(GivenRows(*target), of_target, layout)
-    draft = draft_rows(GivenRows(*draft), of_draft, layout, by_rule)
+    draft = draft_rows(GivenRows(*draft), of_draft, layout, by_rule, draft_ids)
     target.read()
     if draft is not None:
         draft.read()

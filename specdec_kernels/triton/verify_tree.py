@@ -6,10 +6,10 @@ import triton
 import triton.language as tl
 
 from .core import launch
-from .core.arguments import GivenRows, GivenViews, contiguous, row_memory, values
+from .core.arguments import GivenRows, GivenViews, by_id, contiguous, row_memory, table_of, values
 from .core.draw import Random
 from .core.launch import put_absent
-from .core.memory import Views, is_present
+from .core.memory import Store, Views, is_present
 from .core.residual import FLOATS, INTS, Room, Sides
 from .core.row import widest
 from .tree.descend import GREEDY, TRAVERSAL, descend
@@ -46,7 +46,21 @@ class TreeRows:
 
     def __init__(self, given: GivenRows, views: Views, B: int):
         self.rows, self.sampling, self.B = row_memory(given.logits, views), given.sampling(), B
+        self.copied = False
         self.count, self.probs, self.stats = given.logits.size(1), given.kind == 1, given.stats
+
+    def read_by_id(self, ids: torch.Tensor, tables: Tables, count) -> None:
+        """Write out rows with ids as they are seen. A row by number may be seen at several nodes: each gets a copy."""
+        M, layout = self.count, launch.Layout(self.B, self.count, 0, 0, count=count)
+        self.copied = self.rows.views.GIVEN.value and tables.draft_row is not None
+        if not self.copied:
+            self.rows = by_id(self.rows, ids, self.probs, layout)
+            return
+        row = tables.draft_row.long()
+        first = torch.arange(self.B, device=row.device)[:, None] * M
+        row = torch.where((row >= 0) & (row < M), row + first, -1)
+        layout, store = layout._replace(G=row.size(1)), Store(row, self.B * M, max(M, 1), launch.FLAGS[False])
+        self.rows = by_id(self.rows, ids, self.probs, layout, store, tables.parents)
 
     def argument(self, table):
         """Return the rows as a kernel's argument, with scratch for their stats."""
@@ -58,7 +72,7 @@ class TreeRows:
 def launch_walk(tables, shape, count, D, target, draft, random, out, method) -> None:
     B, N, K, L, columns = shape
     rows = target.rows
-    table = launch.table(max(rows.V, draft.rows.V if draft else 1))
+    table = table_of(rows.V, draft.rows) if draft else launch.table(rows.V)
     if launch.interpreted():
         sizes = table.sizes(ROWS=min(table.rows, launch.power_of_2(B)))
     else:  # a walk needs many registers: one row, and 16 bytes per thread, 8 in traversal, which keeps two frames
@@ -86,7 +100,7 @@ def launch_walk(tables, shape, count, D, target, draft, random, out, method) -> 
 
 def verify_tree(
     results, parents, node_tokens, draft_nodes, first_child, next_sibling, target, draft, method, max_depth,
-    seed, offset, uniforms, num_requests, target_views, draft_views,
+    seed, offset, uniforms, num_requests, target_views, draft_views, draft_ids,
 ):  # fmt: skip
     B, N = parents.shape
     if not B:
@@ -95,11 +109,14 @@ def verify_tree(
     shape = B, N, K, L, N if draft_nodes is None else K * L
     of_target, of_draft = GivenRows(*target), GivenRows(*draft)
     tables = (parents, node_tokens, of_target.row, of_draft.row, first_child, next_sibling, draft_nodes)
-    tables = Tables(*map(contiguous, tables))
+    tables = Tables(*map(contiguous, tables), launch.FLAGS[False])
     views = target_views, draft_views
     on_target, on_draft = (GivenViews(*x).of_trees(tables.parents, tables.tokens) for x in views)
     target = TreeRows(of_target, on_target, B)
     draft = None if of_draft.logits is None else TreeRows(of_draft, on_draft, B)
+    if draft_ids is not None:
+        draft.read_by_id(draft_ids, tables, num_requests)
+        tables = tables._replace(copied=launch.FLAGS[draft.copied])
     if method == GREEDY.value:
         target.stats, target.sampling = None, launch.NO_SAMPLING
     random, out = Random(values(seed), values(offset), uniforms), Out(*results)

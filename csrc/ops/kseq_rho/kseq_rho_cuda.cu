@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "../../cuda/list_entries.cuh"
 #include "../../cuda/pair_search.cuh"
 #include "kseq_rho_op.h"
 
@@ -49,8 +50,9 @@ constexpr int kTurnsToKeep = 2;
 void run(const KSeqRho& a, const Tensor& like) {
   constexpr const char* kOp = "kseq_rho";
   const OnDeviceOf device(like);
-  const ClusterShape shape = cluster_shape<search>(kOp, a.N, pair_room(std::max(a.p.V, a.q.V)), kTurnsToKeep);
-  const Search s{a, shape.keeps};
+  const ClusterShape shape = cluster_shape<search>(kOp, a.N, pair_room(a.widest()), kTurnsToKeep);
+  Search s{a, shape.keeps};
+  const EntriesRoom entries = list_pairs(kOp, s.a, like, device.stream);
   SPECDEC_LAUNCH_CLUSTERS(kOp, search, a.N, shape, device.stream, s);
 }
 

@@ -2,6 +2,7 @@
 // A cluster of blocks per pair of rows.
 #include <torch/csrc/stable/library.h>
 
+#include "../../cuda/list_entries.cuh"
 #include "../../cuda/mixture_executor.cuh"
 #include "row_gap_op.h"
 
@@ -23,12 +24,13 @@ __global__ void __launch_bounds__(kThreads, 1) measure(const Pairs s) {
 
 void run(const RowGap& a, const Tensor& like) {
   const OnDeviceOf device(like);
-  const int64_t V = std::max(a.p.V, a.q.V);
+  const int64_t V = a.widest();
   const ClusterShape shape = cluster_shape<measure>("row_gap", a.N, pair_room(V));
   Scratch scratch;
   const ExecutorRoom room(scratch, a.N, shape, V, false);
   scratch.allocate(like);
-  const Pairs s{a, room.in(scratch)};
+  Pairs s{a, room.in(scratch)};
+  const EntriesRoom entries = list_pairs("row_gap", s.a, like, device.stream);
   SPECDEC_LAUNCH_CLUSTERS("row_gap", measure, a.N, shape, device.stream, s);
 }
 

@@ -3,7 +3,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/block_executor.cuh"
-#include "../../cuda/views.cuh"
+#include "../../cuda/list_entries.cuh"
 #include "row_stats_op.h"
 
 namespace specdec {
@@ -31,6 +31,13 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) scan(const RowSta
   if (threadIdx.x == 0) s.a.stats[n] = stats;
 }
 
+// The stats of greedy rows hold the place of an entry: puts its id there. A launch of its own, since `scan` has no
+// register to spare.
+__global__ void __launch_bounds__(kThreads) name_argmax(const LogitRows a) {
+  const int64_t n = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (n < a.N && a.present.has(n)) a.stats[n] = stats_by_id(a.logits.ids.listed + n, a.stats[n]);
+}
+
 void run(const LogitRows& a, const Tensor& like) {
   constexpr const char* kOp = "row_stats";
   const OnDeviceOf device(like);
@@ -38,13 +45,19 @@ void run(const LogitRows& a, const Tensor& like) {
   const RowGridRoom room(scratch, a.N, a.logits.V, a.sampling.filters());
   scratch.allocate(like);
   RowStatsLaunch s{a, {}, {}};
-  const ViewsRoom views(like, s.a.logits, a.N);
+  SeenRows& rows = s.a.logits;
+  const ViewsRoom views(like, rows, a.N);
+  const EntriesRoom entries(like, rows.ids, rows.views, rows.V, a.N, kIdsEnd, false);
+  SeenRows given = rows;
+  if (entries.written()) static_cast<RowMemory&>(rows) = entries.written(0);
   room.take(kOp, scratch, device.stream, s.grid, s.table);
-  views.make(kOp, s.a.logits, a.N, device.stream);
+  views.make(kOp, rows, a.N, device.stream);
+  entries.make(kOp, given, a.N, views.lists(0), device.stream);
   if (a.sampling.filters())
     SPECDEC_LAUNCH(kOp, scan<true>, a.N * s.grid.blocks, device.stream, s);
   else
     SPECDEC_LAUNCH(kOp, scan<false>, a.N * s.grid.blocks, device.stream, s);
+  if (rows.ids) SPECDEC_LAUNCH(kOp, name_argmax, (a.N + kThreads - 1) / kThreads, device.stream, s.a);
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ SPECDEC_HD void put_absent(const Sample& a, int64_t n, int thread = 0, int threa
 
 template <class Executor>
 SPECDEC_HD void sample(Executor& executor, const Sample& a, int64_t n) {
-  const Row row = a.logits.at(0, n);
+  const Row row = a.logits.of_ids(n);
   const RowStats stats = a.stats_in ? stats_at(a.stats_in, n) : executor.stats(row, a.sampling[n]);
   const Dist q = from_stats(row, stats);
   if (executor.leads()) a.stats[n] = stats;

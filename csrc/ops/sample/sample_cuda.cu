@@ -2,80 +2,11 @@
 // The blocks of a row reduce its chunks; the last of them to finish makes the draws.
 #include <torch/csrc/stable/library.h>
 
-#include "../../cuda/block_executor.cuh"
-#include "../../cuda/views.cuh"
+#include "draws.cuh"
 #include "sample_op.h"
 
 namespace specdec {
 namespace {
-
-struct Draws {
-  Sample a;
-  ChunkTable tables;
-  RowGrid grid;
-
-  SPECDEC_DEVICE ChunkTable table(int64_t n) const { return tables.row(n, chunk_count(a.logits.V)); }
-};
-
-// The stats of a row of logits without its removed ids. Rarely run, so not inlined.
-SPECDEC_APART RowStats stats_of_rest(Row row, RowStats stats, Few removed, ChunkTable table) {
-  Dist p;
-  p.kind = Kind::kLogits, p.row = row, p.stats = stats;
-  reduce_chunks_without(p, removed, 0, turns(chunk_count(row.V), 1), table);
-  __syncthreads();
-  return block_stats_without(p, table, table.sum);
-}
-
-// A BlockExecutor that draws repeatedly from one row. exclude() takes the last drawn id out of its sums.
-class SampleExecutor : public BlockExecutor {
- public:
-  SPECDEC_DEVICE SampleExecutor(const Draws& s, int64_t n, const RowStats& stats, Held held)
-      : BlockExecutor(stats, s.table(n).sum, s.a.stats_in ? nullptr : s.table(n).max, held), s_(s), n_(n) {}
-
-  // Adds the chunk sums up again: over many draws no register is free to keep what sum() found.
-  SPECDEC_DEVICE int64_t draw(const Dist& p, const Dist& q, double v) const {
-    return block_draw(block_choose(p.row.V, v, sum_),
-                      [&](const ThreadRun& at, auto& w, const auto& meanwhile) { weigh_left(p, q, at, w, meanwhile); });
-  }
-
-  // Removes the last drawn id from the sums of p. Its chunk is summed again, since what is left of it may be far
-  // smaller than what was removed. Returns the distribution of the next draw, of kind kNothing if nothing is left.
-  SPECDEC_DEVICE Dist exclude(const Dist& p, const Few& removed) {
-    removed_ = removed;
-    __syncthreads();
-    const int64_t chunk = removed[removed.n - 1] / kChunk;
-    float w[ThreadRun::kEntries];
-    weigh_left(p, Dist{}, thread_run(chunk), w, [] {});
-    double own = 0;
-    for (const float x : w) own += x;
-    const double rest = block_scan(own).total;
-    if (leads()) __stcg(sum_ + chunk, float(rest));
-    __syncthreads();
-    const double total = block_sum_of(p.row.V, sum_);
-    if (total >= kEnough) return p;
-    Dist left = p;
-    left.stats = stats_of_rest(p.row, p.stats, removed, s_.table(n_));
-    return left.valid() ? left : Dist{};
-  }
-
- private:
-  // The weights without the ids that were drawn before
-  template <class Meanwhile>
-  SPECDEC_DEVICE void weigh_left(const Dist& p, const Dist& q, const ThreadRun& at, float (&w)[ThreadRun::kEntries],
-                                 const Meanwhile& meanwhile) const {
-    weigh(p, q, at, w, meanwhile);
-#pragma unroll 1
-    for (int64_t i = 0; i < removed_.n; ++i) {
-      const int64_t gone = removed_[i] - at.first;
-#pragma unroll
-      for (int r = 0; r < ThreadRun::kEntries; ++r) w[r] = gone == r ? 0.0f : w[r];
-    }
-  }
-
-  const Draws& s_;
-  const int64_t n_;
-  Few removed_;
-};
 
 // Blocks that must fit an SM. On sm_100 and newer the walk over draws needs about 90 registers, and must not spill.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
@@ -108,6 +39,24 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : kResident) draws(con
   sample(executor, s.a, n);
 }
 
+// The draws from rows by id. Their stats are given, or another launch has made them as the entries lie.
+__global__ void __launch_bounds__(kThreads, 2) draws_by_id(const Draws s) {
+  const int64_t n = s.grid.row();
+  if (!s.a.present.has(n)) {
+    if (s.grid.part() == 0) put_absent(s.a, n, threadIdx.x, kThreads);
+    return;
+  }
+  const Row row = s.a.logits.of_ids(n);
+  const RowStats stats = s.a.stats_in ? stats_at(s.a.stats_in, n) : stats_by_id(row.listed(), s.a.stats[n]);
+  Dist lying = from_stats(row, stats);
+  lying.row = row.as_it_lies();
+  if (lying.kind == Kind::kLogits)
+    sum_chunks(lying, Dist{}, NoSpecialChunks{}, s.grid.part(), s.grid.per_warp, nullptr, s.table(n).sum);
+  if (!s.grid.last()) return;
+  ListedExecutor executor(s, n, stats);
+  sample(executor, s.a, n);
+}
+
 void run(const Sample& a, const Tensor& like) {
   constexpr const char* kOp = "sample";
   const OnDeviceOf device(like);
@@ -115,13 +64,26 @@ void run(const Sample& a, const Tensor& like) {
   const RowGridRoom room(scratch, a.N, a.logits.V, a.sampling.filters());
   scratch.allocate(like);
   Draws s{a, {}, {}};
-  const ViewsRoom views(like, s.a.logits, a.N);
+  SeenRows& rows = s.a.logits;
+  const ViewsRoom views(like, rows, a.N);
+  const EntriesRoom entries(like, rows.ids, rows.views, rows.V, a.N, kIdsEnd, false);
+  SeenRows given = rows;
+  if (entries.written()) static_cast<RowMemory&>(rows) = entries.written(0);
   room.take(kOp, scratch, device.stream, s.grid, s.tables);
-  views.make(kOp, s.a.logits, a.N, device.stream);
-  if (a.sampling.filters())
-    SPECDEC_LAUNCH(kOp, draws<true>, a.N * s.grid.blocks, device.stream, s);
-  else
-    SPECDEC_LAUNCH(kOp, draws<false>, a.N * s.grid.blocks, device.stream, s);
+  views.make(kOp, rows, a.N, device.stream);
+  entries.make(kOp, given, a.N, views.lists(0), device.stream);
+  const RowsIds ids = rows.ids;
+  if (!ids || !a.stats_in) {
+    if (ids) s.a.k = 0, rows.ids.listed = nullptr;  // makes only the stats, of rows as their entries lie
+    if (a.sampling.filters())
+      SPECDEC_LAUNCH(kOp, draws<true>, a.N * s.grid.blocks, device.stream, s);
+    else
+      SPECDEC_LAUNCH(kOp, draws<false>, a.N * s.grid.blocks, device.stream, s);
+    if (!ids) return;
+    room.take(kOp, scratch, device.stream, s.grid, s.tables);
+    s.a.k = a.k, rows.ids = ids;
+  }
+  SPECDEC_LAUNCH(kOp, draws_by_id, a.N * s.grid.blocks, device.stream, s);
 }
 
 }  // namespace

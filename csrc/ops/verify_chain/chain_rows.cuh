@@ -4,7 +4,7 @@
 
 #include "../../cuda/block_executor.cuh"
 #include "../../cuda/dependent_launch.cuh"
-#include "../../cuda/views.cuh"
+#include "../../cuda/list_entries.cuh"
 #include "position.h"
 #include "test_draft.h"
 
@@ -50,12 +50,18 @@ struct Part {
   RowStats laws[2];  // stats of the rows that were read
 };
 
+// The stats of a greedy row hold the place of an entry: puts its id there.
+SPECDEC_APART void name_argmax(const Listed* row, RowStats* stats, RowStats* again) {
+  *stats = *again = stats_by_id(row, *again);
+}
+
 template <bool kFiltered>
 SPECDEC_DEVICE void make_stats(const Rows& rows, const Reduced& reduced, int which, Part& part) {
   const int64_t b = part.b, index = rows.index(part.start, b, part.i), chunks = chunk_count(rows.memory.V);
   const RowStats stats = block_stats<kFiltered>(rows.at(part.start, b, part.i), rows.sampling.at<kFiltered>(b),
                                                 reduced.table.row(index, chunks));
   if (threadIdx.x == 0) reduced.stats[index] = part.laws[which] = stats;
+  if (threadIdx.x == 0 && rows.ids) name_argmax(rows.ids.listed + index, reduced.stats + index, part.laws + which);
 }
 
 template <bool kFiltered>
@@ -116,8 +122,8 @@ SPECDEC_DEVICE void each_view(const VerifyChain& a, int64_t unit, const F& f) {
   for (int side = 0; side < 2; ++side) {
     const Rows& rows = side ? a.draft : a.target;
     const int64_t there = start < 0 ? rows.per_request : a.drafted(b) + rows.extra;
-    if (rows.views && i < there && rows.has_row(start, b, i))
-      f(side, rows.views, rows.index(start, b, i), rows.as_it_lies(start, b, i), b, i);
+    if ((rows.views || rows.ids) && i < there && rows.has_row(start, b, i))
+      f(side, rows, rows.index(start, b, i), rows.as_it_lies(start, b, i), rows.ids_at(start, b, i), b, i);
   }
 }
 

@@ -51,7 +51,7 @@ SPECDEC_DEVICE LookedUp look_at(const Step& s, int64_t start, int64_t b, int64_t
   const bool makes_p = reduces_target(s, start, b, i);
   const bool makes_q = s.draft.stats && inside && a.draft.has_row(start, b, i);
   const Dist p = makes_p ? from_stats(a.target.at(start, b, i), RowStats{}) : a.target.dist(later, start, b, i);
-  const Dist q = makes_q  ? from_stats(a.draft.at(start, b, i), RowStats{})
+  const Dist q = makes_q  ? from_stats(a.draft.of_ids(start, b, i), RowStats{})
                  : inside ? a.drawn_from(later, b, i, token)
                           : Dist{};
   r.drafted = a.is_draft(token), r.makes_p = makes_p, r.p = p;
@@ -66,7 +66,7 @@ SPECDEC_DEVICE LookedUp look_at(const Step& s, int64_t start, int64_t b, int64_t
 SPECDEC_DEVICE void look_up_token(const VerifyChain& a, int64_t b, int64_t i, LookedUp& r) {
   const auto entry = [&](const Dist& d) { return has_row(d) && r.token < d.row.V ? d.row.entry(r.token) : 0.0f; };
   if (!r.drafted) return;
-  r.z_p = entry(r.p), r.z_q = entry(r.q);
+  r.z_p = entry(r.p), r.z_q = r.q.row.is_listed() ? 0.0f : entry(r.q);  // by id: once the stats are known
   r.u = a.accept_uniform(b, i);
 }
 

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads, 1) verify_requests(const Requests s)
 
 std::function<void(const VerifyChain& a)> prepare_requests(const VerifyChain& a, const Tensor& like,
                                                            [[maybe_unused]] cudaStream_t stream) {
-  const int64_t V = std::max(a.target.memory.V, a.draft.memory.V);
+  const int64_t V = std::max(a.target.memory.V, a.draft.most_ids(a.target.memory.V));
   const ClusterShape shape = cluster_shape<verify_requests>("verify_chain", a.B, pair_room(V));
   Scratch scratch;
   const ExecutorRoom room(scratch, a.B, shape, V, false);

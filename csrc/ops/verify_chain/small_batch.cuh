@@ -47,7 +47,9 @@ struct Tested {
 
 SPECDEC_DEVICE RowStats warp_law(const Row& row, const Filters& filters, const Reduced& reduced, int64_t index,
                                  float* sums) {
-  return warp_stats(row, filters, reduced.table.row(index, chunk_count(row.V)), sums);
+  const Row lying = row.as_it_lies();
+  const RowStats stats = warp_stats(lying, filters, reduced.table.row(index, chunk_count(lying.V)), sums);
+  return row.is_listed() ? stats_by_id(row.listed(), stats) : stats;
 }
 
 // Tests each position up to the draft's end. `plain` [G + 1, chunks], or null: where the chunk sums of p go at
@@ -71,6 +73,7 @@ SPECDEC_DEVICE void test_positions(const Step& s, int64_t start, int64_t b, floa
     if (at.makes_q)
       at.q = from_stats(at.q.row, warp_law(at.q.row, at.of_q, s.draft, a.draft.index(start, b, i), nullptr));
     if (threadIdx.x % kLanes != 0) continue;
+    if (at.q.row.is_listed()) at.z_q = at.q.entry(at.token);
     const DraftTest test = test_draft(at);
     tests[i].get() = {test, at.drafted, at.bonus, test.accepted ? float(at.log_prob(test.p)) : 0, at.token};
   }

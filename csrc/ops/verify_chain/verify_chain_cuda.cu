@@ -49,6 +49,7 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const 
   if (threadIdx.x != 0) return;
   if (at.makes_p) at.p = from_stats(at.p.row, part.laws[0]);
   if (at.makes_q) at.q = from_stats(at.q.row, part.laws[1]);
+  if (at.q.row.is_listed()) at.z_q = at.q.entry(at.token);
   const DraftTest test = test_draft(at);
   if (test.accepted) {
     put_draft(a, part.b, part.i, at.token, float(at.log_prob(test.p)));
@@ -110,7 +111,12 @@ void run(const VerifyChain& a, const Tensor& like) {
   s.a = a;
   const int64_t chunks = chunk_count(a.target.memory.V), positions = a.B * (a.G + 1);
   s.per_warp = chunks_per_warp(positions, chunks);
-  const ViewsRoom views(like, s.a, a.cu_draft ? a.D + a.B : positions, a.G);
+  const int64_t rows = a.cu_draft ? a.D + a.B : positions;
+  const ViewsRoom views(like, s.a, rows, a.G);
+  Rows& of_draft = s.a.draft;
+  const EntriesRoom entries(like, of_draft.ids, of_draft.views, of_draft.memory.V, rows, a.target.memory.V,
+                            of_draft.kind == Kind::kProbs);
+  if (entries.written()) of_draft.memory = entries.written(of_draft.per_request), of_draft.by_position = true;
 
   // All memory of a call is taken before its first launch.
   const auto requests = a.by_rule() ? prepare_requests(a, like, device.stream) : nullptr;
@@ -133,6 +139,9 @@ void run(const VerifyChain& a, const Tensor& like) {
   s.residual_blocks = blocks_per_row(chunks, s.residual_per_warp);
   const int64_t blocks = positions * std::max(1, s.target.blocks + s.draft.blocks);
   views.make("verify_chain", s.a, positions, device.stream);
+  VerifyChain given = s.a;
+  given.draft.memory = a.draft.memory, given.draft.by_position = a.draft.by_position;
+  entries.make("verify_chain", given, positions, views.lists(1), device.stream);
   if (at_once) return verify_at_once(s, blocks, device.stream);
 
   check_cuda("verify_chain",

@@ -38,6 +38,7 @@ inline Rows chain_rows(const Op& op, const VerifyChain& a, const GivenRows& give
   r.extra = extra;
   if (!row) return r;
   check_shape(op, given.field("row"), *row, positions);
+  r.by_position = false;
   r.store.row = ints(op, given.field("row"), *row, row->stride(row->dim() - 1));
   r.store.request_stride = ragged ? 0 : row->stride(0);
   r.store.K = shape.back().n;

@@ -58,7 +58,10 @@ struct VerifyTree {
   SPECDEC_HD int64_t columns() const { return tests_drafts ? K * L : N; }
   SPECDEC_HD int64_t most_subtractions() const { return N > K ? N : K; }  // of one request at any time
   SPECDEC_HD int64_t frames() const { return (D < N ? D : N - 1) + 1; }   // of one request: the nodes of a path
-  SPECDEC_HD int64_t widest() const { return target.memory.V > draft.memory.V ? target.memory.V : draft.memory.V; }
+  SPECDEC_HD int64_t widest() const {
+    const int64_t V = target.memory.V, of_draft = draft.most_ids(V);
+    return V > of_draft ? V : of_draft;
+  }
   SPECDEC_HD bool is_child(int64_t b, int64_t child, int64_t node) const {
     return child > node && child < N && parents.at(b, child) == node;
   }

@@ -5,8 +5,8 @@
 
 #include <functional>
 
+#include "../../cuda/list_entries.cuh"
 #include "../../cuda/residual_executor.cuh"
-#include "../../cuda/views.cuh"
 #include "verify_tree.h"
 
 namespace specdec {
@@ -59,8 +59,8 @@ SPECDEC_DEVICE void each_view(const VerifyTree& a, int64_t i, const F& f) {
     const int64_t position = side ? a.parents.at(b, node) : node;
     const IntTable& numbers = side ? a.draft_row : a.target_row;
     const int64_t row = numbers ? numbers.at(b, node) : position;
-    if (rows.views && row >= 0 && row < rows.per_request && position >= 0 && position <= node)
-      f(side, rows.views, i, rows.as_it_lies(-1, b, row), b, position);
+    if ((rows.views || rows.ids) && row >= 0 && row < rows.per_request && position >= 0 && position <= node)
+      f(side, rows, i, rows.as_it_lies(-1, b, row), rows.ids_at(-1, b, row), b, position);
   }
 }
 

@@ -22,12 +22,15 @@ void run(const VerifyTree& given, const Tensor& like) {
   const OnDeviceOf device(like);
   VerifyTree a = given;
   const ViewsRoom views(like, a, a.B * a.N, a.D);
+  const EntriesRoom entries(like, a.draft.ids, a.draft.views, a.draft.memory.V, a.B * a.N, a.target.memory.V,
+                            a.draft.kind == Kind::kProbs);
   // All memory of a call is taken before its first launch.
   const std::function<void()> by_rule = a.rules ? prepare_trees_by_rule(a, like, device.stream) : nullptr;
   const ClusterShape shape = cluster_shape<walk_trees>("verify_tree", a.B, shared_room(a));
   Scratch scratch;
   const Trees s(a, scratch, shape, like);
   views.make("verify_tree", a, a.B * a.N, device.stream);
+  entries.make("verify_tree", a, a.B * a.N, views.lists(1), device.stream);
   if (by_rule) by_rule();
   SPECDEC_LAUNCH_CLUSTERS("verify_tree", walk_trees, a.B, shape, device.stream, s);
 }

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from ..core.ids import merged_chunk
 from ..core.row import (
     FLT_MAX,
     LOG2E,
@@ -53,7 +54,10 @@ def is_unscaled(d):
 def load_row(side, d, c, reads, S):
     """Return chunks c of the distributions' rows."""
     alive = each(reads & (d.row >= 0), S)
-    return load_chunk(side, each_request(S), each(d.row, S), c, alive, -float("inf"), S)
+    if side.ids.numbers is None:
+        return load_chunk(side, each_request(S), each(d.row, S), c, alive, -float("inf"), S)
+    else:
+        return merged_chunk(side, each_request(S), each(d.row, S), c, alive, S)[1]
 
 
 @triton.jit
@@ -121,7 +125,9 @@ def confidence(side, d, sampled, least, wanted, whole, S):
         if side.PROBS:
             out = prob_confidence(side, d, least, wanted & has_row, S)
         else:
-            known = sampled | is_unscaled(d)
+            known = sampled
+            if side.ids.numbers is None:  # entries of one id add up, so the largest one does not show it
+                known |= is_unscaled(d)
             scale = tl.where(sampled, d.stats.scale, 1.0)
             cutoff = tl.where(sampled, d.stats.cutoff, -FLT_MAX)
             reads = wanted & has_row & (whole | ~known)

@@ -6,12 +6,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import triton.language as tl
 
 from specdec_kernels.registry import NOT_GIVEN
 
 from . import launch
-from .memory import Values, Views
-from .row import Sampling
+from .memory import EntryIds, Store, Values, Views, get_value, lying_chunk
+from .row import CHUNK, IDS_END, Sampling
+from .views import locate, seen_entry
 
 INTEGERS = (torch.int64, torch.int32)
 
@@ -22,6 +24,7 @@ class RowMemory(NamedTuple):
     batch_stride: int
     row_stride: int
     views: Views = launch.NO_VIEWS
+    ids: EntryIds = launch.NO_IDS
 
 
 def row_memory(t: torch.Tensor, views: Views = launch.NO_VIEWS) -> RowMemory:
@@ -157,12 +160,101 @@ class Positions(NamedTuple):
         return (numbers, 1, 0) if of_requests else (numbers, self.each, 1)
 
 
-def seen_rows(t: torch.Tensor, views, drafted: torch.Tensor | None) -> RowMemory:
+@launch.kernel
+def put_entries_kernel(
+    rows, ids, end, B, G, bonus, D, cu_draft, count, parents, out, numbers, per_program, S: tl.constexpr
+):
+    """Write rows as they are seen, [positions, k], and the ids of their entries. Ids are below `end`."""
+    slot = tl.program_id(0) * S.ROWS + tl.arange(0, S.ROWS)
+    b, row, index, exists = locate(slot, rows, B, G, bonus, D, cu_draft, count)
+    lying = row
+    if rows.views.GIVEN:
+        lying = row & 0xFFFFFFFF
+        if parents is not None:  # in a tree, rows by number are seen at the parent of the node that was drawn
+            parent = get_value(parents + index, exists, 0).to(tl.int64)
+            row = lying | (tl.where((parent > 0) & (parent < index - b * G), parent, 0) << 32)
+    first = tl.program_id(1) * per_program
+    for c in range(first, tl.minimum(first + per_program, tl.cdiv(rows.V, CHUNK))):
+        begin = tl.zeros([S.ROWS], tl.int32) + c * CHUNK
+        entry = begin[:, None] + tl.arange(0, S.WIDTH)[None, :]
+        inside = exists[:, None] & (entry < rows.V)
+        id = lying_chunk(ids, b, lying, begin, inside, -1, S)  # float32 holds all ids below 2^24
+        some = inside & (id >= 0) & (id < end)
+        z = lying_chunk(rows, b, row, begin, some, 0.0, S)
+        if rows.views.GIVEN:
+            z = seen_entry(rows.views, b[:, None], row[:, None], id.to(tl.int64), some, z)
+        at = (index * rows.V)[:, None] + entry
+        tl.store(out + at, tl.where(some, z, 0.0 if rows.PROBS else -float("inf")), mask=inside)
+        if numbers is not None:
+            place = at + (2 * (index + 1) * rows.V)[:, None]
+            tl.store(numbers + place, tl.where(some, id, -1).to(tl.int32), mask=inside)
+
+
+def by_id(
+    rows: RowMemory,
+    ids: torch.Tensor | None,
+    probs: bool,
+    layout: launch.Layout,
+    store: Store = launch.NO_STORE,
+    parents: torch.Tensor | None = None,
+) -> RowMemory:
+    """Return the memory of a draft's rows with `ids`: row n is that of position n, as its request sees it.
+
+    ids: of the shape of the rows, or a VocabMap's uint32 numbers; None: the rows are returned as they are."""
+    if ids is None:
+        return rows
+    k, n, V, end = rows.V, layout.rows, None, IDS_END.value
+    out = launch.empty(rows, (n, k), torch.float32)
+    lying = rows._replace(views=launch.NO_VIEWS)
+    if ids.dtype == torch.uint32:
+        numbers, V = ids.view(torch.int32), ids.size(0) - 3 * k - 1
+        lying, end = lying._replace(data=numbers[2 * k :], batch_stride=0, row_stride=0), V
+    else:
+        lists = ids if ids.stride(-1) == 1 else ids.contiguous()
+        numbers = torch.full((n, 3, k), -1, dtype=torch.int32, device=ids.device)
+        lying = lying._replace(data=lists, batch_stride=lists.stride(0), row_stride=lists.stride(-2))
+    if layout.slots:
+        table = launch.table(k)
+        per_program = table.per_program(layout.slots)
+        grid = launch.blocks(layout.slots, table.rows), launch.blocks(table.chunk_count, per_program)
+        sides = [launch.rows(x, probs, layout=layout, store=store) for x in (rows, lying)]
+        args = (*sides, end, *layout.arguments(), parents, out, numbers if V is None else None, per_program)
+        launch.run(put_entries_kernel, grid, table.row_threads, *args, S=table.sizes())
+    if V is None:
+        of_entries = numbers[:, 2]
+        found, entries = torch.where(of_entries < 0, end, of_entries).sort(dim=1, stable=True)
+        numbers[:, 0], numbers[:, 1] = torch.where(found < end, found, -1), entries
+    each = layout.G + layout.extra
+    return rows._replace(data=out, batch_stride=each * k, row_stride=k, views=launch.NO_VIEWS, ids=EntryIds(numbers, V))
+
+
+def in_order(store: Store, stats: torch.Tensor | None) -> tuple:
+    """Return the store and the stats of rows that by_id() has put in the order of their positions."""
+    if store.row is None:
+        return store, stats
+    number = store.row.flatten()
+    n, there = number.numel(), (number >= 0) & (number < store.N)
+    if stats is not None and store.N:
+        stats = stats.reshape(-1, 4)[torch.where(there, number, 0).long()]
+    own = torch.arange(n, device=number.device)
+    return Store(torch.where(there, own, torch.where(number == -1, -1, n)), n, None, launch.FLAGS[True]), stats
+
+
+def table_of(V: int, rows: RowMemory) -> launch.Table:
+    """Return the sizes for a target's rows of V ids and a draft's rows; their ids may lie beyond V."""
+    return launch.table(max(V, rows.V, 1 if rows.ids is launch.NO_IDS else launch.CHUNK))
+
+
+def seen_rows(t: torch.Tensor, views, drafted: torch.Tensor | None, ids=None, count=None) -> RowMemory:
     """Return the memory of rows [N, V] with views, after the tokens `drafted` [N, n]."""
     strides, n = ((0, 0), 0) if drafted is None else (drafted.stride(), drafted.size(1))
-    return row_memory(t, GivenViews(*views).of_windows(Positions(len(t), 1), drafted, *strides, None, 0, None, n))
+    seen = GivenViews(*views).of_windows(Positions(len(t), 1), drafted, *strides, None, 0, None, n)
+    return by_id(row_memory(t, seen), ids, False, launch.Layout.flat(len(t), count))
 
 
-def row_pair(p, p_stats, q, q_stats) -> tuple:
-    """Return the Rows of a target's p [N, V] and a draft's q [N, Vq]: logits with stats, probabilities without."""
-    return tuple(launch.rows(row_memory(x), stats is None, stats) for x, stats in ((p, p_stats), (q, q_stats)))
+def row_pair(p, p_stats, q, q_stats, q_ids) -> tuple:
+    """Return the Rows of a target's p [N, V] and a draft's q [N, Vq], and the sizes for both. Rows with stats are
+    logits, others probabilities."""
+    draft = by_id(row_memory(q), q_ids, q_stats is None, launch.Layout.flat(len(q), None))
+    target = launch.rows(row_memory(p), p_stats is None, p_stats)
+    return (target, launch.rows(draft, q_stats is None, q_stats)), table_of(p.size(1), draft)

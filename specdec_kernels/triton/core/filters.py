@@ -201,7 +201,7 @@ def top_k_bound(side, block, top_k, top, on, S):
     )
 
 
-@triton.jit(noinline=True)  # with penalties the caller has no registers to spare
+@triton.jit
 def deviation(side, block, top, on, S):
     """Return the standard deviation of each row's finite logits, with the sums of csrc/core/filters.h.
 
@@ -219,6 +219,12 @@ def deviation(side, block, top, on, S):
     n = tl.maximum(count, 1).to(tl.float64)
     mean = total / n
     return tl.sqrt(tl.maximum(squares / n - mean * mean, 0.0))
+
+
+@triton.jit(noinline=True)  # with penalties the caller has no registers to spare
+def deviation_of_one(side, block, top, on, S):
+    """Return deviation() where S.ROWS is 1: Triton passes no larger tensors to a function of its own."""
+    return deviation(side, block, top, on, S)
 
 
 @triton.jit

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
-from .memory import Store, Values, Views, is_present
+from .memory import EntryIds, Store, Values, Views, is_present
 from .row import Rows, Sampling, Scratch, Sizes
 
 CHUNK = 1024
@@ -155,10 +155,11 @@ FLAGS = {False: tl.constexpr(False), True: tl.constexpr(True)}
 NO_VALUES = Values(None, None)
 NO_SAMPLING = Sampling(*[NO_VALUES] * 5)
 NO_SCRATCH, NO_STORE = Scratch(None, None), Store(None, None, None, None)
+NO_IDS = EntryIds(None, None)
 NO_VIEWS = Views(
     FLAGS[False], *[NO_VALUES] * 3, *[None] * 7, NO_VALUES, *[None] * 5, NO_VALUES, *[None] * 6, NO_VALUES, *[None] * 9
 )
-NO_ROWS = Rows(None, 0, 0, 0, False, None, NO_SAMPLING, NO_SCRATCH, FLAGS[False], NO_STORE, NO_VIEWS)
+NO_ROWS = Rows(None, 0, 0, 0, False, None, NO_SAMPLING, NO_SCRATCH, FLAGS[False], NO_STORE, NO_VIEWS, NO_IDS)
 
 
 def rows(
@@ -170,7 +171,7 @@ def rows(
     extra = layout is not None and layout.extra > 0
     return Rows(
         memory.data, memory.V, batch_stride, memory.row_stride, extra, stats, sampling, scratch, FLAGS[probs], store,
-        memory.views,
+        memory.views, memory.ids,
     )  # fmt: skip
 
 

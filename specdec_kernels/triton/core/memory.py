@@ -79,6 +79,13 @@ class Store(NamedTuple):
     OF_POSITIONS: Any  # whether the side's stats are by position, not by row of the store
 
 
+class EntryIds(NamedTuple):
+    """The ids of a draft's entries (ids.py)."""
+
+    numbers: Any  # int32: [rows, 3, k], or those of a VocabMap; None: entry v is that of id v
+    V: Any  # of a map: its number of target ids; None: each row has numbers of its own
+
+
 class Views(NamedTuple):
     """The views of one side. Windows are the drafts of a chain (from `starts` on if ragged) or nodes of a tree."""
 
@@ -130,7 +137,7 @@ def names_row(store, number):
 
 
 @triton.jit
-def _offset(side, b, row):
+def offset_of(side, b, row):
     """Return where a row begins. Triton derives its divisibility from the strides, so loads of rows can be wide."""
     row = tl.maximum(row, 0)
     if side.views.GIVEN:
@@ -148,14 +155,14 @@ def lying_chunk(side, b, row, begin, mask, other, S):
     """Return the entries of rows of the requests b from ids `begin` [ROWS] on, as stored: float32 [ROWS, WIDTH].
 
     Only this function and lying_entry read the memory of rows."""
-    at = (_offset(side, b, row) + begin)[:, None] + tl.arange(0, S.WIDTH)[None, :]
+    at = (offset_of(side, b, row) + begin)[:, None] + tl.arange(0, S.WIDTH)[None, :]
     return tl.load(side.data + at, mask=mask, other=other).to(tl.float32)
 
 
 @triton.jit
 def lying_entry(side, b, row, v, mask, other):
     """Return the entries of rows at ids v as stored, in float32."""
-    return get_value(side.data + _offset(side, b, row) + v, mask, other).to(tl.float32)
+    return get_value(side.data + offset_of(side, b, row) + v, mask, other).to(tl.float32)
 
 
 @triton.jit

@@ -18,6 +18,7 @@ CHUNK = tl.constexpr(1024)
 LOG2E = tl.constexpr(1.4426950408889634)
 FLT_MAX = tl.constexpr(3.4028234663852886e38)
 FLT_MIN = tl.constexpr(2.0**-126)
+IDS_END = tl.constexpr(1 << 24)  # no vocabulary is larger
 ENOUGH = tl.constexpr(2.0**-60)  # the rest of a distribution is summed anew once it weighs less: csrc/core/residual.h
 LEAST_EXPONENT = tl.constexpr(
     -126.0
@@ -76,6 +77,7 @@ class Rows(NamedTuple):
     PROBS: Any
     store: Any  # Store
     views: Any  # Views
+    ids: Any  # EntryIds. With them, V is the number of entries.
 
 
 class RowStats(NamedTuple):
@@ -147,12 +149,21 @@ def chunks_of(side):
 
 
 @triton.jit
+def vocabulary(side):
+    """Return the size of a side's vocabulary."""
+    if side.ids.numbers is None:
+        return side.V
+    else:
+        return tl.full([], IDS_END, tl.int32)
+
+
+@triton.jit
 def widest(target, draft):
     """Return the size of the larger of the two vocabularies."""
     if draft.data is None:
         return target.V
     else:
-        return tl.maximum(target.V, draft.V)
+        return tl.maximum(target.V, vocabulary(draft))
 
 
 @triton.jit

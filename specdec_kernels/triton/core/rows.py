@@ -4,7 +4,21 @@
 import triton
 import triton.language as tl
 
-from .row import Dist, RowStats, clean_p, clean_prob, clean_q, each, lane_of, load_chunk, load_entry, log_prob, probs
+from .ids import ENTRY, PROB, WEIGHT, add_up, chunk_places, places_of
+from .row import (
+    IDS_END,
+    Dist,
+    RowStats,
+    clean_p,
+    clean_prob,
+    clean_q,
+    each,
+    lane_of,
+    load_chunk,
+    load_entry,
+    log_prob,
+    probs,
+)
 
 MAX_PROB = tl.constexpr(1.0 + 1e-3)  # half-precision rows may round a probability slightly above one
 
@@ -57,6 +71,10 @@ def prob(side, b, d, v, mask):
     is_hot = (d.hot >= 0) & (d.hot == v)
     if side.data is None:
         return tl.where(is_hot, 1.0, 0.0).to(tl.float64), tl.where(is_hot, 0.0, -float("inf")).to(tl.float64)
+    elif side.ids.numbers is not None:
+        inside = mask & (d.row >= 0) & (d.hot < 0) & (v >= 0) & (v < IDS_END)
+        p = add_up(side, d.stats, places_of(side, b, d.row, v, inside), PROB)
+        return tl.where(is_hot, 1.0, p), tl.where(is_hot, 0.0, tl.log(p))
     else:
         inside = mask & (d.row >= 0) & (d.hot < 0) & (v >= 0) & (v < side.V)
         z = load_entry(side, b, d.row, v, inside, 0.0)
@@ -76,8 +94,11 @@ def entry(side, b, d, v, mask):
     if side.data is None:
         return one
     else:
-        inside = mask & (d.row >= 0) & (v >= 0) & (v < side.V)
-        z = load_entry(side, b, d.row, v, inside, float("nan"))
+        inside = mask & (d.row >= 0) & (v >= 0)
+        if side.ids.numbers is None:
+            z = load_entry(side, b, d.row, v, inside & (v < side.V), float("nan"))
+        else:
+            z = add_up(side, None, places_of(side, b, d.row, v, inside & (v < IDS_END)), ENTRY)
         return tl.where(d.row >= 0, z, one)
 
 
@@ -90,13 +111,17 @@ def entries(side, b, d, c, alive, DRAFT: tl.constexpr, S):
     if side.data is None:
         return one, one
     else:
-        z = load_chunk(side, b, d.row, c, alive & (d.row >= 0), -float("inf"), S)
-        if side.PROBS:
-            w = clean_q(z) if DRAFT else clean_p(z)
+        if side.ids.numbers is None:
+            z = load_chunk(side, b, d.row, c, alive & (d.row >= 0), -float("inf"), S)
+            w = z if side.PROBS else probs(z, d.stats)
         else:
-            w = probs(z, d.stats)
-            if DRAFT:
-                w = clean_q(w)
+            places = chunk_places(side, b, d.row, c, alive, S)
+            z = add_up(side, None, places, ENTRY)
+            w = z if side.PROBS else add_up(side, d.stats, places, WEIGHT)
+        if DRAFT:
+            w = clean_q(w)
+        elif side.PROBS:
+            w = clean_p(w)
         return tl.where((d.row >= 0)[:, None], z, one), tl.where(((d.hot >= 0) | (d.row < 0))[:, None], one, w)
 
 

@@ -9,7 +9,7 @@ tokens ends. So one row has a different index at each position. A negative index
 import triton
 import triton.language as tl
 
-from .memory import get_value, load_value, lying_entry
+from .memory import get_value, is_present, load_value, lying_entry, names_row, number_of, span
 from .penalties import Amounts, anywhere, changed, first_place, in_history, look_up
 
 
@@ -20,6 +20,32 @@ def seen(views, row, position):
         return row
     else:
         return row | ((position + views.drafted).to(tl.int64) << 32)
+
+
+@triton.jit
+def locate(slot, rows, B, G, bonus, D, cu_draft, count):
+    """Return the request of a slot of the grid, its row with its window, the row's index, and whether it exists.
+
+    The grid has G + bonus slots per request. A request has G + extra positions, or as many as cu_draft gives. Rows are
+    in the order of positions, or `rows` has their indices.
+    """
+    positions = G + bonus
+    b = slot // positions
+    i = (slot - b * positions).to(tl.int64)
+    b = b.to(tl.int64)
+    exists = (slot < B * positions) & is_present(count, b)
+    if cu_draft is None:
+        index = b * (G + rows.extra) + i
+        row = i
+    else:
+        start, g = span(cu_draft, b, G, D, exists)
+        index = start + b * rows.extra + i
+        row = index
+        exists = exists & (i < g + bonus)
+    if rows.store.row is not None:
+        row = number_of(rows.store, index, exists)
+        exists = exists & names_row(rows.store, row)
+    return b, seen(rows.views, row, i), index, exists
 
 
 @triton.jit

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from ..core.ids import chunks_of_both
 from ..core.memory import some
-from ..core.row import CHUNK, chunks_from, each, each_request, is_bad, max_of, sum_of, widest
+from ..core.row import CHUNK, chunks_from, each, each_request, is_bad, max_of, sum_of, vocabulary
 from ..core.rows import draft_prob, each_dist, entries
 from . import CHOW, CHOW_LOG, ENSEMBLE, LOSSY, OPT, OPT_LOG, TOKEN_V1, TOKEN_V3
 from .rule import is_row_rule, is_token_rule, reads_entropy
@@ -172,7 +173,7 @@ def make_rule_dist(rule, alpha, target, draft, p, q, of_p, of_q, on):
     if draft.data is None:
         beyond = rows & False
     else:  # q's mass outside the target's vocabulary goes to p
-        beyond = tl.where(q.hot >= 0, q.hot >= target.V, draft.V > target.V)
+        beyond = tl.where(q.hot >= 0, q.hot >= target.V, vocabulary(draft) > target.V)
     open = tokens | lossy | undecided | ((kept | ensemble) & beyond)
     whole = tokens | kept | undecided
     p_share = tl.where(whole | lossy, 0.0, tl.where(ensemble, alpha, 1.0)).to(tl.float32)
@@ -194,7 +195,7 @@ def open_pass(target, draft, p, q, pi, first, s, needed, S):
     slope = left
     R = left
     bad = tl.full([S.ROWS], 0, tl.int32)
-    for begin in range(first, tl.cdiv(widest(target, draft), CHUNK), S.TOGETHER):
+    for begin in range(first, chunks_of_both(target, draft, each_request(S), q_c), S.TOGETHER):
         c = chunks_from(begin, S)
         z, x = entries(target, each_request(S), p_c, c, alive, False, S)
         z_q, y = entries(draft, each_request(S), q_c, c, alive, True, S)

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from ..core.draw import INVALID_DRAFT, has_mass
+from ..core.ids import chunk_ids, merged_chunk
 from ..core.memory import get_value, some
 from ..core.residual import INTS, REMOVED, Residual, draft_chunk, put_subtraction, subtracting, sum_chunks, weight
 from ..core.row import (
@@ -16,6 +17,7 @@ from ..core.row import (
     chunk_sum,
     chunks_from,
     chunks_of,
+    clean_q,
     each,
     each_request,
     lane_of,
@@ -27,12 +29,17 @@ from .walk import Rest
 
 
 @triton.jit
-def without_removed(sides, x, at, n, most, c, alive, value, S):
-    """Return chunk c of a row, with `value` at the tokens that n subtractions removed; `most` is the largest n."""
+def without_removed(sides, x, ids, at, n, most, c, alive, value, S):
+    """Return chunk c of a row, with `value` at the tokens that n subtractions removed; `most` is the largest n.
+
+    ids: those of the chunk, if they are not its lanes."""
     lane = tl.arange(0, S.WIDTH)[None, :]
     for j in range(0, most):
         removed = get_value(sides.room.ints + (at + j) * INTS + REMOVED, alive & (j < n), -1)
-        x = tl.where(lane == lane_of(removed, c)[:, None], value, x)
+        if ids is None:
+            x = tl.where(lane == lane_of(removed, c)[:, None], value, x)
+        else:
+            x = tl.where(ids == removed[:, None], value, x)
     return x
 
 
@@ -49,8 +56,13 @@ def draft_mass(sides, q, residual, on, S):
     chunks = chunks_of(sides.draft)
     for begin in range(0, chunks, S.TOGETHER):
         c = chunks_from(begin, S)
-        y = draft_chunk(sides.draft, b, q, c, alive & (c < chunks), S)
-        y = without_removed(sides, y, at, n, most, c, alive, 0.0, S)
+        here = alive & (c < chunks)
+        if sides.draft.ids.numbers is None:
+            y = draft_chunk(sides.draft, b, q, c, here, S)
+            y = without_removed(sides, y, None, at, n, most, c, alive, 0.0, S)
+        else:
+            ids, z = merged_chunk(sides.draft, b, q.row, c, here & (q.hot < 0), S)
+            y = without_removed(sides, clean_q(z), ids, at, n, most, c, alive, 0.0, S)
         total += tl.sum(y, 1).to(tl.float64)
     return tl.sum(by_row(total, S), 1)
 
@@ -68,7 +80,6 @@ def stats_without(sides, q, residual, on, S):
 
     The sum is relative to the largest logit that is left, so nothing is lost however little is left."""
     q = each_dist(q, S)
-    draft = sides.draft
     b = each_request(S)
     at = each(residual.at, S)
     n = each(residual.n, S)
@@ -76,11 +87,15 @@ def stats_without(sides, q, residual, on, S):
     removed = tl.max(tl.where(on, residual.n, 0), 0)
     most = tl.full([S.ROWS * S.TOGETHER], -float("inf"), tl.float32)
     total = tl.zeros([S.ROWS * S.TOGETHER], tl.float64)
-    chunks = chunks_of(draft)
+    chunks = chunks_of(sides.draft)
     for begin in range(0, chunks, S.TOGETHER):
         c = chunks_from(begin, S)
-        z = load_chunk(draft, b, q.row, c, alive & (c < chunks), -float("inf"), S)
-        z = without_removed(sides, z, at, n, removed, c, alive, -float("inf"), S)
+        z = load_chunk(sides.draft, b, q.row, c, alive & (c < chunks), -float("inf"), S)
+        if sides.draft.ids.numbers is None:
+            z = without_removed(sides, z, None, at, n, removed, c, alive, -float("inf"), S)
+        else:
+            ids = chunk_ids(sides.draft, b, q.row, c, alive & (c < chunks), S)
+            z = without_removed(sides, z, ids, at, n, removed, c, alive, -float("inf"), S)
         kept = tl.where(z >= q.stats.cutoff[:, None], z, -float("inf"))
         largest, mass = chunk_sum(kept, q.stats.scale, q.stats.cutoff)
         new = tl.maximum(most, largest)

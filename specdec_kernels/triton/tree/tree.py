@@ -24,6 +24,7 @@ class Tables(NamedTuple):
     first_child: Any  # [B, N] or None
     next_sibling: Any
     draft_nodes: Any  # [B, K, L]: drafts are tested, not nodes; None: nodes are
+    copied: Any  # whether the draft's row n is a copy of that which node n was drawn from, seen at its parent
 
 
 class Tree(NamedTuple):

@@ -58,18 +58,17 @@ def target_dist(tree, sides, b, node, on, GREEDY: tl.constexpr, S):
     if tree.tables.target_row is not None:
         row = look_up(tree.tables.target_row, b * tree.N + node, on)
     there = on & (row >= 0) & (row < tree.target_count)
-    target = sides.target
-    p = dist(target, b, seen(target.views, row, node), b * tree.target_count + row, there, GREEDY, S)
+    p = dist(sides.target, b, seen(sides.target.views, row, node), b * tree.target_count + row, there, GREEDY, S)
     held = on & False
-    if target.stats is None and not target.PROBS and not GREEDY:
-        held = on & (p.hot < 0) & is_valid(target, p)
-        chunks = chunks_of(target)
+    if sides.target.stats is None and not sides.target.PROBS and not GREEDY:
+        held = on & (p.hot < 0) & is_valid(sides.target, p)
+        chunks = chunks_of(sides.target)
         for begin in range(0, chunks, S.CHUNKS):
             c = begin + tl.arange(0, S.CHUNKS)[None, :]
             at = (b * chunks)[:, None] + c
             inside = held[:, None] & (c < chunks)
-            m = tl.load(target.scratch.maxes + at, mask=inside, other=0.0)
-            s = tl.load(target.scratch.sums + at, mask=inside, other=0.0)
+            m = tl.load(sides.target.scratch.maxes + at, mask=inside, other=0.0)
+            s = tl.load(sides.target.scratch.sums + at, mask=inside, other=0.0)
             log_share = scaled(m, p.stats.max[:, None], (p.stats.scale * LOG2E)[:, None])
             share = s * tl.exp2(log_share - (p.stats.log_norm * LOG2E)[:, None])
             tl.store(sides.room.masses + at, tl.where(s > 0, share, 0.0), mask=inside)
@@ -95,11 +94,16 @@ def draft_dist(tree, sides, b, child, token, known, on, S):
     if sides.draft.data is not None:
         row = draft_row(tree, b, child, on)
         drawn = on & (row >= 0)
-        as_seen = seen(sides.draft.views, row, parent_of(tree, b, child, drawn))
+        parent = parent_of(tree, b, child, drawn)
+        as_seen = seen(sides.draft.views, row, parent)
+        lying = as_seen
+        if tree.tables.copied:
+            as_seen = row | (parent << 32)
+            lying = child
         unknown = drawn & (as_seen != known.row)
         if some(unknown):
             there = unknown & (row < tree.draft_count)
-            new = dist(sides.draft, b, as_seen, b * tree.draft_count + row, there, False, S)
+            new = dist(sides.draft, b, lying, b * tree.draft_count + row, there, False, S)
             known = Known(choose(unknown, new, known.dist), tl.where(unknown, as_seen, known.row))
         valid = is_valid(sides.draft, known.dist)
         bits = tl.where(drawn & ~valid, INVALID_ROW | INVALID_DRAFT, 0)
