@@ -9,7 +9,7 @@ namespace specdec {
 double CpuExecutor::entropy(const Dist& d) const {
   if (d.kind == Kind::kOneHot) return 0;
   if (const double* h = known(d)) return *h;
-  if (d.kind == Kind::kProbs && !(largest_prob(d) > 0)) return NAN;
+  if (d.kind == Kind::kProbs ? !(largest_prob(d) > 0) : !d.valid()) return NAN;
   const bool logits = d.kind == Kind::kLogits && !d.row.repeats();
   const double total = total_of(chunk_count(d.row.V), [&](int64_t c) {
     if (d.row.repeats()) {
