@@ -142,7 +142,7 @@ SPECDEC_DEVICE void list_row(const ListedRows& to, const RowsIds& ids, const Int
     row.V = int32_t(to.V), row.places = places, row.repeats = to.repeats + number;
     list_sparse(row, places, to.repeats + number);
   }
-  row.data = row.lying = from.pointer(), row.dtype = from.dtype;
+  row.data = row.lying = memory_of(from), row.dtype = from.dtype;
   if (to.written) {
     float* const out = to.written + number * to.stride;
     write_seen(views, lists, number, from, b, position, row, out);

@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : kResident) draws(con
 }
 
 // The draws from rows by id. Their stats are given, or another launch has made them as the entries lie.
-__global__ void __launch_bounds__(kThreads, 2) draws_by_id(const Draws s) {
+__global__ void __launch_bounds__(kThreads, 1) draws_by_id(const Draws s) {
   const int64_t n = s.grid.row();
   if (!s.a.present.has(n)) {
     if (s.grid.part() == 0) put_absent(s.a, n, threadIdx.x, kThreads);

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draft rows with ids or a vocabulary map, on every backend: against rows written out, and against the reference."""
+
+import pytest
+import torch
+from support import backends
+
+import specdec_kernels as sk
+
+V, B, G = 1500, 2, 3
+
+
+def spread(values, ids, fill):
+    """Return rows [..., V] with the values at their ids; an entry with a negative id is left out."""
+    out = torch.full((*values.shape[:-1], V + 1), fill)
+    return out.scatter_(-1, torch.where(ids < 0, V, ids).long(), values)[..., :V].contiguous()
+
+
+def ids_of(form, k, generator, repeats=False):
+    """Return the ids [B, G, k] of sparse or mapped rows, a third of them negative, and the fields of Rows."""
+    end = max(k // 2, 1) if repeats else V
+
+    def some():
+        chosen = torch.randint(0, end, (k,), generator=generator) if repeats else torch.randperm(V, generator=generator)
+        return torch.where(torch.rand(k, generator=generator) < 0.3, -1, chosen[:k])
+
+    if form == "mapped":
+        table = some()
+        table[0] = 7 if repeats or not (table == 7).any() else table[0]
+        return table.expand(B, G, k), {"vocab_map": sk.vocab_map(table, V)}
+    ids = torch.stack([some() for _ in range(B * G)]).view(B, G, k)
+    ids[..., 0] = torch.where((ids == 7).any(-1), ids[..., 0], 7)
+    return ids, {"ids": ids}
+
+
+@pytest.mark.parametrize("k", [1, 16, 1100])
+@pytest.mark.parametrize("form", ["sparse", "mapped"])
+@pytest.mark.parametrize("rule", ["exact", "lossy", "token_v1", "opt_log"])
+def test_rows_are_those_written_out(backend, form, k, rule):
+    if not backends.serves(backend, "verify_tree", {"rule": rule}):
+        pytest.skip("no rules on trees")
+    generator = torch.Generator().manual_seed(k)
+    ids, fields = ids_of(form, k, generator)
+    z = torch.randn(B, G, k, generator=generator)
+    p = torch.randn(B, G + 1, V, generator=generator) * 2
+    flat = {name: x.view(-1, k) if name == "ids" else x for name, x in fields.items()}
+    stats = backends.run("row_stats", backend, sk.Rows(z.view(-1, k), temperature=0.7, **flat))
+    dense = spread(z, ids, -float("inf"))
+    want = backends.run("row_stats", backend, sk.Rows(dense.view(-1, V), temperature=0.7))
+    torch.testing.assert_close(stats, want, rtol=1e-5, atol=1e-6)
+
+    listed = sk.Rows(z, stats=stats.view(B, G, 4), **fields)
+    written = sk.Rows(dense, stats=stats.view(B, G, 4))
+    tokens = torch.where(
+        torch.rand(B, G, generator=generator) < 0.8, 7, torch.randint(0, V, (B, G), generator=generator)
+    )
+    uniforms = torch.rand(B, G + 1, generator=generator, dtype=torch.float64)
+    common = {"rule": rule, "alpha": None if rule == "exact" else 0.3, "uniforms": uniforms}
+    for method in "token", "block":
+        runs = [
+            backends.run("verify_chain", backend, sk.Rows(p), tokens, rows, method=method, **common)
+            for rows in (listed, written)
+        ]
+        assert all(torch.equal(x, y) for x, y in zip(*runs, strict=True))
+    tree = torch.tensor([[-1, 0, 0]] * B), tokens
+    for method in "kseq", "recursive", "recursive_without_replacement", "traversal":
+        runs = [
+            backends.run("verify_tree", backend, tree, sk.Rows(p[:, :G].contiguous()), rows, method=method, **common)
+            for rows in (listed, written)
+        ]
+        assert all(torch.equal(x, y) for x, y in zip(*runs, strict=True))
+
+
+@pytest.mark.parametrize("form", ["sparse", "mapped"])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_entries_of_one_id_add_up(backend, form, temperature):
+    generator = torch.Generator().manual_seed(5)
+    ids, fields = ids_of(form, 40, generator, repeats=True)
+    z, n = torch.randn(B * G, 40, generator=generator), B * G
+    if form == "sparse":
+        fields = {"ids": ids.reshape(n, 40)}
+    rows = sk.Rows(z, temperature=temperature, **fields)
+    p = torch.randn(n, V, generator=generator)
+    p[:, :20] += 6
+    given = sk.Rows(p, stats=backends.run("row_stats", backend, sk.Rows(p)))
+    listed = sk.Rows(z, stats=backends.run("row_stats", backend, rows), **fields)
+
+    weights = torch.where(ids.reshape(n, 40) < 0, -torch.inf, z.double() / temperature).softmax(-1)
+    q = torch.zeros(n, V, dtype=torch.float64)
+    for row, of_row, w in zip(q, ids.reshape(n, 40), weights, strict=True):
+        row.index_add_(0, of_row.clamp(min=0).long(), torch.where(of_row < 0, 0, w))
+    gap = backends.run("row_gap", backend, given, listed)
+    tv = (p.double().softmax(-1) - q).clamp(min=0).sum(-1)
+    entropy = -torch.special.xlogy(q, q).sum(-1)
+    torch.testing.assert_close(gap[:, 0].double(), tv, rtol=0, atol=2e-6)
+    torch.testing.assert_close(gap[:, 3].double(), entropy, rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(gap[:, 5].double(), q.max(-1).values, rtol=2e-6, atol=1e-7)
+
+    uniforms = torch.rand(n, 30, generator=generator, dtype=torch.float64)
+    tokens, logprobs, _ = backends.run("sample", backend, rows, 30, uniforms=uniforms)
+    torch.testing.assert_close(logprobs.double(), q.gather(1, tokens).log(), rtol=2e-6, atol=2e-6)
+    tokens, logprobs, _ = backends.run("sample", backend, rows, 30, replacement=False, uniforms=uniforms)
+    drawn = tokens >= 0
+    assert torch.equal(drawn.sum(-1), (q > 0).sum(-1).clamp(max=30))
+    assert all(len(set(of_row[there].tolist())) == there.sum() for of_row, there in zip(tokens, drawn, strict=True))
