@@ -73,8 +73,8 @@ inline bool has_memory(const Tensor& t) { return t.is_cpu() || t.is_cuda(); }
 // The address of t's entries. Null means that a tensor is not given, so a meta tensor gets an address too.
 inline const void* data_of(const Tensor& t) { return has_memory(t) ? t.const_data_ptr() : ""; }
 
-// Checks rows. They are read in place, so the entries of a row must be adjacent in memory. Those of rows that are spread
-// over ranks have stride 0; a draft's rows with ids are whole.
+// Checks rows. They are read in place, so the entries of a row must be adjacent in memory. Those of rows that are
+// spread over ranks have stride 0; a draft's rows with ids are whole.
 inline DType check_rows(const Op& op, Name name, const Tensor& t) {
   check_device(op, name, t);
   const int64_t V = t.size(t.dim() - 1);

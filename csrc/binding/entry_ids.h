@@ -104,6 +104,14 @@ void take_ids(const Op& op, const char* side, RowsIds& to, const OptTensor& give
 #endif
 }
 
+// Raises where `lacks`: CUDA's kernels for these calls do not read rows with ids. On the simulated device they do.
+inline void check_ids_served([[maybe_unused]] const Op& op, [[maybe_unused]] const RowsIds& ids,
+                             [[maybe_unused]] bool lacks, [[maybe_unused]] const char* wanted) {
+#if defined(SPECDEC_IN_CUDA) && !defined(SPECDEC_CUDA_ON_CPU)
+  check(!ids || !lacks, op, Name("draft", ids.is_map ? "vocab_map" : "ids"), " on a GPU ", wanted);
+#endif
+}
+
 // The same for rows [N, k] of which the first `there` are read
 inline void take_ids(const Op& op, const char* side, RowsIds& to, const OptTensor& given, const Tensor& logits,
                      int64_t there) {

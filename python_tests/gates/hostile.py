@@ -223,6 +223,18 @@ def views(rng, n, V, side="", positions=(), windows=True):
     return penalties(rng, n, V, f"{side}penalties", windows) | found
 
 
+def listed(rng, out, side, V):
+    """In some calls give the entries of a side's rows ids of their own: any numbers, or a map with holes."""
+    rows = out.get(side + "logits", out.get(side.rstrip("_")))
+    if rows is None or rows.dim() < 2 or not given(rng, 0.2):
+        return out
+    if given(rng):
+        chosen = ids(rng, tuple(rows.shape), V, V)
+        return out | {side + "ids": chosen if given(rng, 0.1) else chosen.clamp(max=2**24 - 1)}
+    table = torch.randint(-1, V, (rows.size(-1),), generator=generator(rng))
+    return out | {side + "vocab_map": sk.vocab_map(table, V)}
+
+
 def ids(rng, shape, V, Vq):
     """Return token ids, mostly likely ones; some lie in neither vocabulary."""
     x = torch.randint(0, max(1, min(V, Vq, 6)), shape, generator=generator(rng))
@@ -301,11 +313,9 @@ def residual(rng):
 def row_gap(rng):
     n, probs, p, q = pair(rng)
     out = {"p": strided(rng, p), "q": strided(rng, q), "kind": "probs" if probs else "logits"}
-    return out | (
-        {}
-        if probs
-        else {name: stats(rng, x, sampling(rng, n)) for name, x in (("p_stats", p), ("q_stats", q)) if given(rng)}
-    )
+    if not probs:
+        out |= {name: stats(rng, x, sampling(rng, n)) for name, x in (("p_stats", p), ("q_stats", q)) if given(rng)}
+    return listed(rng, out, "q_", p.size(1))
 
 
 def kseq_rho(rng):
@@ -317,13 +327,17 @@ def kseq_rho(rng):
 
 def row_stats(rng):
     n, V = rng.randrange(5), rng.choice(VOCABULARIES)
-    return {"logits": strided(rng, rows(rng, n, V))} | sampling(rng, n) | views(rng, n, V)
+    out = {"logits": strided(rng, rows(rng, n, V))} | sampling(rng, n) | views(rng, n, V)
+    return listed(rng, out, "", rng.choice((V, 3000)))
+
+
+KEPT = "logits", "penalties", "bias", "allowed", "ids", "vocab_map"
 
 
 def sample(rng):
     n, k = rng.randrange(5), rng.choice((0, 1, 1, 2, 5))
     out = row_stats(rng)
-    parameters = {name: out.pop(name) for name in list(out) if name not in ("logits", "penalties", "bias", "allowed")}
+    parameters = {name: out.pop(name) for name in list(out) if name not in KEPT}
     n = len(out["logits"])
     out |= {"stats": stats(rng, out["logits"], parameters)} if given(rng, 0.3) else parameters
     slot = [rng.choice((0, 5, 2**33 - 1, 2**63 - 1, -(2**63), -1)) for _ in range(n)]
@@ -466,7 +480,7 @@ def verify_chain(rng):
     out |= {"bonus_tokens": ids(rng, (B, 1), V, V)[:, 0]} if bonus else {}
     names = [name for name, rule in TABLE.items() if rule.defines_distribution or out["method"] == "token"]
     out |= rules(rng, B, names) if given(rng) else {}
-    return by_number(rng, out)
+    return listed(rng, by_number(rng, out), "draft_", V)
 
 
 def by_number(rng, out):
@@ -519,6 +533,7 @@ def verify_tree(rng):
         out["links"] = tuple(torch.tensor([[link() for _ in range(N)] for _ in range(B)], dtype=I64) for _ in range(2))
     out |= {"max_depth": rng.choice((0, 1, 3, 12))} if given(rng, 0.4) else {}
     out |= randomness(rng, B, 1 + (columns or N))
+    out = listed(rng, out, "draft_", V)
     return out | (rules(rng, B, TREE_METHODS[method].rules) if given(rng, 0.4) else {})
 
 
@@ -606,6 +621,8 @@ def check_kseq_rho(args, out):
 
 
 def check_row_stats(args, out):
+    if has_ids(args):
+        return None  # the random comparisons with the reference have such rows
     z, V = seen(args).float(), args["logits"].size(1)
     scale, cutoff, log_norm, top = out.unbind(1)
     bad = is_bad(z) | ~z.isfinite().any(1)
@@ -618,15 +635,19 @@ def check_row_stats(args, out):
     )
 
 
+def has_ids(args):
+    return not args.get("ids") is args.get("vocab_map") is None
+
+
 def check_sample(args, out):
-    V, k = args["logits"].size(1), args["k"]
+    V, k = 2**24 if has_ids(args) else args["logits"].size(1), args["k"]
     require(((out.tokens >= -1) & (out.tokens < V)).all(), f"a token outside the vocabulary: {out.tokens.tolist()}")
     require((out.tokens[:, :1] >= 0).all(), "a first draw of nothing")
     gone = out.tokens < 0
     require(not (args["replacement"] and gone.any()), "nothing left, with replacement")
     require(torch.equal(gone, gone.cummax(1).values) if gone.numel() else True, "a token after nothing was left")
     require((out.logprobs[gone] == -INF).all(), "ln q of no token")
-    if "stats" not in args:
+    if "stats" not in args and not has_ids(args):
         bad = is_bad(seen(args))[:, None].expand(-1, k)
         require(out.logprobs[bad].isnan().all(), "ln q of an invalid row")
 
@@ -775,7 +796,7 @@ def alone(op, args, b, B):
     sides = {side: flat.names_of(op, side) for side in arguments.sides(op)}
     numbered = [side for side, names in sides.items()
                 if names.get("row") in args and arguments.places(op)[f"{side}.row"].per == "whole"]  # fmt: skip
-    fields = ("logits", "stats", *["penalties", "bias", "allowed"] * (op == "support"))
+    fields = ("logits", "stats", "ids", *["penalties", "bias", "allowed"] * (op == "support"))
     rows = {side: [names[what] for what in fields if names.get(what) in args]
             for side, names in sides.items()}  # fmt: skip
     out |= {name: args[name] for side in numbered for name in rows[side]}  # rows of a store belong to no single request

@@ -75,11 +75,7 @@ def test_results_that_are_made_otherwise_are_found(monkeypatch):
         assert what.endswith(f"in the table {said.removeprefix('stats ')}")
 
 
-NOT_YET: dict[tuple[str, str], list[str]] = {  # (op, "triton" or "reference"): arguments not supported there yet
-    **{(op, "triton"): ["q_ids"] for op in ("row_gap", "kseq_rho")},
-    **{(op, "triton"): ["ids"] for op in ("row_stats", "sample")},
-    **{(op, "triton"): ["draft_ids"] for op in ("verify_chain", "verify_tree")},
-}
+NOT_YET: dict[tuple[str, str], list[str]] = {}  # (op, "triton" or "reference"): arguments not supported there yet
 
 
 NEW = Argument("throw_away", "float32", "N | 1", "row", True, "throw_away")
@@ -87,7 +83,7 @@ NEW = Argument("throw_away", "float32", "N | 1", "row", True, "throw_away")
 
 def test_a_row_without_its_copies_names_each_missing_place(change):
     change("row_stats", (*TABLE["row_stats"], NEW))
-    assert argument_copies.unserved("row_stats") == {"triton": ["ids", "throw_away"], "reference": ["throw_away"]}
+    assert argument_copies.unserved("row_stats") == {"triton": ["throw_away"], "reference": ["throw_away"]}
     assert missing("row_stats") == [
         "_C.so, built before, row_stats.default: lacks Tensor? throw_away=None",
         "_C.so, built before, row_stats.views: lacks Tensor? throw_away=None",

@@ -12,6 +12,7 @@ from specdec_kernels.allowed import Allowed
 from specdec_kernels.bias import Bias
 from specdec_kernels.penalties import Penalties, history
 from specdec_kernels.reference.build_tree import build_tree
+from specdec_kernels.vocab_map import vocab_map
 
 FILTERS: dict[str, Any] = {"temperature": 0.7, "top_k": 50, "top_p": 0.9, "min_p": 0.01, "top_n_sigma": 2.5}
 
@@ -133,6 +134,21 @@ class Inputs:
             "all views",
             {"penalties": by_slot, "bias": bias._replace(row=rows[0]), "allowed": allowed._replace(row=rows[1])},
         )
+
+    def listed(self, *shape: int, probs: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield draft rows [*shape, k] as fields of Rows: sparse ones with pads and repeats; mapped ones with holes
+        and two draft ids for one target id."""
+        k = min(6, self.V)
+        ids = self.integers(-1, self.V, *shape, k)
+        ids[..., 0], ids[..., -1] = 0, ids[..., k // 2]
+        rows = self.normal(*shape, k)
+        yield "sparse", {"logits": self.laid_out(rows.softmax(-1) if probs else rows), "ids": ids.int()}
+        table = torch.randperm(self.V, generator=self.generator)[: -(-self.V // 2)]
+        table[-1], table[len(table) // 2] = table[0], -1 if len(table) > 2 else table[0]
+        made = vocab_map(table, self.V)
+        rows = self.normal(*shape, len(table))
+        logits = self.laid_out(rows.softmax(-1) if probs else rows)
+        yield "mapped", {"logits": logits, "vocab_map": made._replace(packed=self.on_device(made.packed))}
 
     def row_views(self, n: int) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield views of n rows [N, V], some after a window."""

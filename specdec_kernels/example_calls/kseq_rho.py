@@ -11,3 +11,5 @@ def calls(x):
     yield "stats", {"p": Rows(p, stats=stats[0]), "q": Rows(q, stats=stats[1]), "k": 3}
     yield "filters", {"p": Rows(p, **x.filters(3)), "q": Rows(q, **x.filters(3)), "k": 3}
     yield "probabilities", {"p": Rows(x.probs(3), kind="probs"), "q": Rows(x.probs(3, more=3), kind="probs"), "k": 4}
+    for name, given in x.listed(3):
+        yield f"a {name} draft", {"p": p, "q": Rows(**given, temperature=0.7), "k": 3}

@@ -11,3 +11,5 @@ def calls(x):
     yield "filters", {"p": Rows(p, **x.filters(3)), "q": Rows(q, **x.filters(3))}
     yield "probabilities", {"p": Rows(x.probs(3), kind="probs"), "q": Rows(x.probs(3), kind="probs")}
     yield "a wider draft", {"p": p, "q": x.rows(3, more=3)}
+    for name, given in x.listed(3):
+        yield f"a {name} draft", {"p": p, "q": Rows(**given, temperature=0.7)}

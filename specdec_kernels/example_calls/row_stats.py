@@ -17,5 +17,7 @@ def calls(x):
     yield "per row", {"rows": Rows(rows, **x.filters(3))}
     for name, given in x.row_views(3):
         yield name, {"rows": Rows(rows, temperature=0.7, top_p=0.9, **given)}
+    for name, given in x.listed(3):
+        yield f"{name} rows", {"rows": Rows(**given, **x.filters(3))}
     stale = {name: x.stale(values, 2) for name, values in x.filters(3).items()}
     yield "padded buffers", {"rows": Rows(x.stale(x.rows(3), 2), **stale), "num_rows": x.integers(0, 3, 1)}

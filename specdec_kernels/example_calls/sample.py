@@ -16,6 +16,8 @@ def calls(x):
     yield "greedy", {"rows": Rows(rows, temperature=0.0)}
     for name, given in x.row_views(3):
         yield name, {"rows": Rows(rows, **given), **x.random(3)}
+    for name, given in x.listed(3):
+        yield f"{name} rows", {"rows": Rows(**given, temperature=0.7), "k": 2, "replacement": False, **x.random(3)}
     stale = {name: x.stale(values, 2) for name, values in x.filters(3).items()}
     random = {name: x.stale(values, 2) for name, values in x.random(3).items()}
     yield "padded buffers", {"rows": Rows(x.stale(rows, 2), **stale), "k": 2, **random, "num_rows": x.integers(0, 3, 1)}

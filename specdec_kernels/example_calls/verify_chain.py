@@ -38,6 +38,11 @@ def calls(x):
         both = {"target": Rows(target, **FILTERS, **given), "draft": Rows(draft[:, :G], **given)}
         yield name, step | random | both
     yield "probabilities of the draft", step | random | {"draft": Rows(x.probs(B, G), kind="probs")}
+    for name, given in x.listed(B, G):
+        yield f"{name} drafts", step | random | {"draft": Rows(**given, temperature=0.7)}
+        yield f"{name} drafts, blocks", step | random | {"draft": Rows(**given), "method": "block"}
+    for name, given in x.listed(B, G, probs=True):
+        yield f"{name} probabilities", step | random | {"draft": Rows(**given, kind="probs")}
     yield "blocks", step | random | stats | {"method": "block"}
     yield from by_rule(x, step | random)
     yield from stored(x, step | random)

@@ -48,6 +48,8 @@ def by_method(x, method, step):
     yield f"{method}, probabilities", nodes | probs
     for name, given in x.views(B, (B, N)):
         yield (f"{method}, {name}", nodes | {"target": Rows(target, **given), "draft": Rows(draft, **given)})
+    for name, given in x.listed(B, N):
+        yield f"{method}, {name} drafts", nodes | {"draft": Rows(**given, temperature=0.7)}
     yield f"{method}, one tree for all", nodes | {"tree": (parents[0], tokens[0])}
     if method != "kseq":
         yield f"{method}, one-hot drafts", {name: given for name, given in nodes.items() if name != "draft"}

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests that ask for a rule, or for block verification: a cluster of blocks walks the draft of one of them.
+#define SPECDEC_READS_NO_IDS
 #include "requests.cuh"
 
 #include "../../cuda/gap_executor.cuh"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests that ask for a rule, in two launches of one kernel. So the passes over V, its largest part, exist once.
+#define SPECDEC_READS_NO_IDS
 #include "../../cuda/mixture_executor.cuh"
 #include "trees.cuh"
 

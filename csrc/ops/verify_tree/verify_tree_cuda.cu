@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#define SPECDEC_READS_NO_IDS
 #include <torch/csrc/stable/library.h>
 
 #include "trees.cuh"

@@ -34,7 +34,9 @@ class DraftRunner:
 
     def __init__(self, model, reach: int):
         self.model, self.reach, self.first = model, reach, 0  # first: the slot of the last batch's first row
-        self.vocab_map = getattr(model, "vocab_map", None)
+        # CUDA verifies no trees and no rules of mapped rows, so on a GPU the rows are written out.
+        self._own_map = getattr(model, "vocab_map", None)
+        self.vocab_map = self._own_map if model.device.type == "cpu" else None
 
     def rows(self, logits, **fields) -> sk.Rows:
         """Return logits of this model as Rows."""
@@ -200,7 +202,8 @@ class DraftRunner:
     def _forward(self, ids, start, slot=None, **options):
         """Run the model. slot: the slot of the first row, by default the batch's first."""
         slot = self.first if slot is None else slot
-        return self.model.forward(ids.clamp(0, self.model.vocab_size - 1), start, self.cache, slot, **options)
+        logits = self.model.forward(ids.clamp(0, self.model.vocab_size - 1), start, self.cache, slot, **options)
+        return logits if self.vocab_map is self._own_map else written_out(logits, self._own_map)
 
 
 def _parents(branches: Branches, width: int) -> torch.Tensor:
