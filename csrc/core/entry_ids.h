@@ -13,6 +13,13 @@
 
 namespace specdec {
 
+// Whether the kernels of this file read rows with ids. Some have no register left for it.
+#if defined(SPECDEC_READS_NO_IDS) && !defined(SPECDEC_CUDA_ON_CPU)
+constexpr bool kReadsIds = false;
+#else
+constexpr bool kReadsIds = true;
+#endif
+
 // Those of one row
 struct EntryIds {
   struct Place {

@@ -95,11 +95,7 @@ class Row {
   SPECDEC_HD explicit Row(const Listed* listed) : data_(reinterpret_cast<const char*>(listed) + 3), V(listed->end) {}
   // Whether the row differs from its memory: it has a view, or is by id
   SPECDEC_HD bool is_seen() const { return reinterpret_cast<uintptr_t>(data_) % 2; }
-#if defined(SPECDEC_READS_NO_IDS) && !defined(SPECDEC_CUDA_ON_CPU)
-  SPECDEC_HD bool is_listed() const { return false; }  // in kernels with no register left for such rows
-#else
-  SPECDEC_HD bool is_listed() const { return reinterpret_cast<uintptr_t>(data_) % 4 == 3; }
-#endif
+  SPECDEC_HD bool is_listed() const { return kReadsIds && reinterpret_cast<uintptr_t>(data_) % 4 == 3; }
   SPECDEC_HD const Listed* listed() const {
     return reinterpret_cast<const Listed*>(static_cast<const char*>(data_) - 3);
   }

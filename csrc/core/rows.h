@@ -30,7 +30,7 @@ struct Rows {
   RowsIds ids;
 
   // No drafted token is this large.
-  SPECDEC_HD int64_t ids_end() const { return ids ? kIdsEnd : memory.V; }
+  SPECDEC_HD int64_t ids_end() const { return kReadsIds && ids ? kIdsEnd : memory.V; }
 
   // The index of position i of request b. `start` is the request's first drafted token if ragged, else -1.
   SPECDEC_HD int64_t index(int64_t start, int64_t b, int64_t i) const {
@@ -67,7 +67,7 @@ struct Rows {
 #ifdef SPECDEC_IN_CUDA
   // The same row by id
   SPECDEC_HD Row of_ids(int64_t start, int64_t b, int64_t i, int64_t position, int64_t view) const {
-    return ids.listed ? Row(ids.listed + view) : at(start, b, i, position, view);
+    return kReadsIds && ids.listed ? Row(ids.listed + view) : at(start, b, i, position, view);
   }
   SPECDEC_HD Row of_ids(int64_t start, int64_t b, int64_t i) const {
     return of_ids(start, b, i, i, index(start, b, i));

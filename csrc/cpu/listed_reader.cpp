@@ -20,6 +20,12 @@ void add(const Row& row, float x, float& sum) {
 
 }  // namespace
 
+float ListedReader::entry(const Row& row, int64_t at, int64_t id) {
+  if (id < 0) return -HUGE_VALF;
+  const float z = number_at(row.pointer(), row.dtype, at);
+  return row.view ? changed_entry(row.view, id, z) : z;
+}
+
 // Chunks are read in order, so the last place is a good guess.
 ListedReader::Places ListedReader::places(const EntryIds& ids, int64_t begin, int64_t end) {
   static thread_local int64_t near = 0;

@@ -12,11 +12,7 @@ class ListedReader {
   using Place = EntryIds::Place;
 
   // The entry at a place of the row, which stands for `id`; -inf without one
-  static float entry(const Row& row, int64_t at, int64_t id) {
-    if (id < 0) return -HUGE_VALF;
-    const float z = number_at(row.pointer(), row.dtype, at);
-    return row.view ? changed_entry(row.view, id, z) : z;
-  }
+  static float entry(const Row& row, int64_t at, int64_t id);
   // Entry v of a row that is read by id: what the entries of id v add up to
   float entry_of_id(const Row& row, int64_t v) const;
 

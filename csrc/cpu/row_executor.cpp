@@ -35,6 +35,19 @@ double CpuExecutor::sum(const Residual& residual) {
   return total;
 }
 
+const float* CpuExecutor::with_few(const Row& row, const Few& few, int64_t c, int n, float value, const float* z,
+                                   float* buf) {
+  for (int64_t i = 0; i < few.n; ++i) {
+    row.for_places(few[i], [&](int64_t place) {
+      const int64_t at = place - c * kChunk;
+      if (at < 0 || at >= n) return;
+      if (z != buf) z = std::copy(z, z + padded(n), buf) - padded(n);
+      buf[at] = value;
+    });
+  }
+  return z;
+}
+
 double CpuExecutor::mass_without(const Dist& q, const Few& removed) const {
   return total_of(chunk_count(q.row.V), [&](int64_t c) {
     const int n = chunk_size(q.row.V, c);

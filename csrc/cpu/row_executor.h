@@ -187,17 +187,7 @@ class CpuExecutor {
   // The n entries z of chunk c of a row, with `value` at a few ids. It is a copy in buf if any of these ids is in the
   // chunk.
   static const float* with_few(const Row& row, const Few& few, int64_t c, int n, float value, const float* z,
-                               float* buf) {
-    for (int64_t i = 0; i < few.n; ++i) {
-      row.for_places(few[i], [&](int64_t place) {
-        const int64_t at = place - c * kChunk;
-        if (at < 0 || at >= n) return;
-        if (z != buf) z = std::copy(z, z + padded(n), buf) - padded(n);
-        buf[at] = value;
-      });
-    }
-    return z;
-  }
+                               float* buf);
 
   struct ChunkStats {
     float max;  // NaN if the chunk holds NaN or +inf

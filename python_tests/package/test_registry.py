@@ -53,7 +53,6 @@ NUMBERS = {
     "kMaxNodes": registry.MAX_NODES,
     "kIdsEnd": registry.MAX_VOCABULARY,
     "kMaxCounted": registry.MAX_COUNTED,
-    "kTokensEnd": registry.MAX_VOCABULARY,
     "kBadParent": registry.STATUS_INVALID_PARENT,
     "kBadPosition": registry.STATUS_INVALID_PREFIX,
 }

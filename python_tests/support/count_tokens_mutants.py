@@ -8,7 +8,7 @@ SOURCES = {
     "num_tokens is not read": (RULE, "if (a.num_tokens) return", "if (false) return"),
     "a repeated token counts once": (RULE, "int64_t{list.counts[j]} + times", "int64_t{list.counts[j]} + 1"),
     "counts overflow": (RULE, "count < kMostCounted ? count : kMostCounted", "count"),
-    "negative ids count": (RULE, "v >= 0 && v < kTokensEnd", "v < kTokensEnd"),
+    "negative ids count": (RULE, "v >= 0 && v < kIdsEnd", "v < kIdsEnd"),
     "of equal counts the lowest id leaves": (RULE, "all.place_of_listed(j) < kept.end", "j >= kept.end"),
     "the largest counts leave": (RULE, "count > kept.count ||", "count < kept.count ||"),
     "a new id always enters": (RULE, "times > kept.count ||", "times >= 0 ||"),

@@ -142,7 +142,7 @@ CUDA = {
     ),
     "cut without a logarithm": (
         CONFIDENCE,
-        "d.stats.max + log(share)",
+        "d.stats.max + above + log(share)",
         "d.stats.max + share - 1",
         agrees("draft scores the end", "token"),
     ),

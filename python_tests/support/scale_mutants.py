@@ -38,7 +38,7 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
     ),
     "sums that are never measured anew, in CUDA": (
         ["cuda"],
-        [("ops/sample/sample_cuda.cu", "    if (total >= kEnough) return p;", "    if (total > 0) return p;")],
+        [("ops/sample/draws.cuh", "    if (total >= kEnough) return p;", "    if (total > 0) return p;")],
         sample,
     ),
 }

@@ -27,12 +27,8 @@ MUTANTS = {
     "penalised entries rounded as the row's are": ("cpu/shards.h", "row.view ? kFloat32 : row.dtype", "row.dtype"),
     "a penalised id that counts from its shard": (
         "cpu/row_reader.h",
-        "? changes_in(row.view, v, 1) : Changes();\n    if (changes.empty) return -HUGE_VALF;\n"
-        "    float z = number_at(row.pointer(), row.dtype, place(row, v));\n"
-        "    if (changes) change(row.view, changes, v, 1, &z);",
-        "? changes_in(row.view, place(row, v), 1) : Changes();\n    if (changes.empty) return -HUGE_VALF;\n"
-        "    float z = number_at(row.pointer(), row.dtype, place(row, v));\n"
-        "    if (changes) change(row.view, changes, place(row, v), 1, &z);",
+        "return row.view ? changed_entry(row.view, v, z) : z;",
+        "return row.view ? changed_entry(row.view, place(row, v), z) : z;",
     ),
 }
 

@@ -91,7 +91,7 @@ def _over_ranks(function: Callable, target: str, draft: str | None, example: str
 
 def _has_ids(rows) -> bool:
     """Return whether rows have ids of their own. They are whole on every rank, and short."""
-    return isinstance(rows, Rows) and not rows.ids is rows.vocab_map is None
+    return isinstance(rows, Rows) and (rows.ids is not None or rows.vocab_map is not None)
 
 
 def _exchange(shards: Shards, rows) -> str:

@@ -136,11 +136,11 @@ class Inputs:
         )
 
     def listed(self, *shape: int, probs: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield draft rows [*shape, k] as fields of Rows: sparse ones with pads and repeats; mapped ones with holes
-        and two draft ids for one target id."""
+        """Yield draft rows [*shape, k] as fields of Rows: sparse ones, with pads and repeats, and mapped ones, with
+        holes and two draft ids for one target id."""
         k = min(6, self.V)
         ids = self.integers(-1, self.V, *shape, k)
-        ids[..., 0], ids[..., -1] = 0, ids[..., k // 2]
+        ids[..., 0], ids[..., -1] = 0, ids[..., max(k - 2, 0)]
         rows = self.normal(*shape, k)
         yield "sparse", {"logits": self.laid_out(rows.softmax(-1) if probs else rows), "ids": ids.int()}
         table = torch.randperm(self.V, generator=self.generator)[: -(-self.V // 2)]
