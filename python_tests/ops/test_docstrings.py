@@ -24,7 +24,7 @@ def test_form(function):
     assert said == set(parameters)
 
 
-@pytest.mark.parametrize("function", [*FUNCTIONS, "Rows", "stack_rows"])
+@pytest.mark.parametrize("function", [*FUNCTIONS, "Rows", "stack_rows", "vocab_map"])
 def test_example_prints_what_it_says(function):
     known = {function: getattr(sk, function), "torch": torch, "Rows": sk.Rows, "specdec_kernels": sk}
     [test] = doctest.DocTestFinder(recurse=False).find(known[function], function, globs=known)

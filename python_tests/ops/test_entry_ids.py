@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from support import backends
+from support import backends, viewed
 
 import specdec_kernels as sk
 
@@ -33,12 +33,59 @@ def ids_of(form, k, generator, repeats=False):
     return ids, {"ids": ids}
 
 
+def compiled_ahead(dtype):
+    """Yield the calls that support/aot.py compiles ahead of time: the op and its arguments."""
+    generator = torch.Generator().manual_seed(3)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator).to(dtype)
+
+    n, seeds = B * G, {name: torch.tensor([5] * B) for name in ("seed", "offset")}
+    ids, sparse = ids_of("sparse", 8, generator)
+    _, mapped = ids_of("mapped", 60, generator, repeats=True)
+    flat, p, z, y = {"ids": ids.view(n, 8).long()}, normal(n, V), normal(n, 8), normal(n, 60)
+    filters = {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.01, "top_n_sigma": 2.0}
+    filters = {name: torch.tensor([x] * n) for name, x in filters.items()}
+    bias = sk.Bias(torch.full((n, 2), 7), torch.tensor([[1.0, 0.5]] * n))
+    yield "row_stats", {"rows": sk.Rows(z, **filters, **flat)}
+    yield "row_stats", {"rows": sk.Rows(z, bias=bias, **flat)}
+    yield "row_stats", {"rows": sk.Rows(y, **mapped)}
+    of_rows = {name: torch.arange(n) for name in ("seed", "offset")}
+    yield "sample", {"rows": sk.Rows(z, **flat), "k": 4, "replacement": False} | of_rows
+    yield "sample", {"rows": sk.Rows(y, **mapped), "k": 4} | of_rows
+    stats = sk.row_stats(sk.Rows(p)), sk.row_stats(sk.Rows(z, **flat))
+    pairs = {"p": sk.Rows(p, stats=stats[0]), "q": sk.Rows(z, stats=stats[1], **flat)}
+    probs = {side: sk.Rows(x.float().softmax(-1).to(dtype), kind="probs") for side, x in (("p", p), ("q", y))}
+    for call in pairs, probs | {"q": probs["q"]._replace(**mapped)}:
+        yield "row_gap", call
+        yield "kseq_rho", call | {"k": torch.tensor([3] * n)}
+
+    target, tokens = sk.Rows(normal(B, G + 1, V)), torch.full((B, G), 7)
+    z, y = z.view(B, G, 8), y.view(B, G, 60)
+    bias = sk.Bias(bias.ids[:B], bias.values[:B])
+    probs = sk.Rows(z.float().softmax(-1).to(dtype), kind="probs", row=torch.arange(n).view(B, G), **sparse)
+    rows = sk.Rows(z, **sparse), sk.Rows(z, bias=bias, **sparse), probs, sk.Rows(y, **mapped)
+    rules = {"method": "block", "rule": torch.tensor([0, 6]), "alpha": torch.tensor([[0.4, 0.5]] * B)}
+    for draft, more in (*((x, {}) for x in rows), (rows[0], rules), (rows[3], rules)):
+        yield "verify_chain", {"target": target, "draft_tokens": tokens, "draft": draft} | seeds | more
+    tree, target = (torch.tensor([[-1, 0, 1]] * B), tokens), sk.Rows(target.logits[:, :G].contiguous())
+    by_number = rows[1]._replace(row=torch.tensor([[0, 0, 1]] * B))
+    for method, draft in (("kseq", rows[0]), ("recursive_without_replacement", by_number), ("traversal", rows[0])):
+        yield "verify_tree", {"tree": tree, "target": target, "draft": draft, "method": method} | seeds
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_calls_that_are_compiled_ahead(op_backend, dtype):
+    for op, call in compiled_ahead(dtype):
+        found, wanted = (backends.run(op, x, **call) for x in (op_backend, "cpu"))
+        for x, y in zip(viewed.leaves(found), viewed.leaves(wanted), strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-6, equal_nan=True, msg=lambda x, op=op: f"{op}: {x}")
+
+
 @pytest.mark.parametrize("k", [1, 16, 1100])
 @pytest.mark.parametrize("form", ["sparse", "mapped"])
 @pytest.mark.parametrize("rule", ["exact", "lossy", "token_v1", "opt_log"])
 def test_rows_are_those_written_out(backend, form, k, rule):
-    if not backends.serves(backend, "verify_tree", {"rule": rule}):
-        pytest.skip("no rules on trees")
     generator = torch.Generator().manual_seed(k)
     ids, fields = ids_of(form, k, generator)
     z = torch.randn(B, G, k, generator=generator)
@@ -62,6 +109,8 @@ def test_rows_are_those_written_out(backend, form, k, rule):
             for rows in (listed, written)
         ]
         assert all(torch.equal(x, y) for x, y in zip(*runs, strict=True))
+    if not backends.serves(backend, "verify_tree", {"rule": rule}):
+        return
     tree = torch.tensor([[-1, 0, 0]] * B), tokens
     for method in "kseq", "recursive", "recursive_without_replacement", "traversal":
         runs = [

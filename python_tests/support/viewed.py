@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random calls on rows with views, and the same calls on float32 rows with the views applied beforehand."""
+"""Random calls on rows with views, and the same calls on float32 rows with the views applied beforehand. Some draft
+rows are sparse or mapped; they are so in both calls."""
 
 import functools
 import math
@@ -10,9 +11,10 @@ from support import backends, worker
 from torch.utils import _pytree
 
 import specdec_kernels as sk
+from specdec_kernels.reference.entries import IDS_END, listed
 from specdec_kernels.reference.padded import present
 from specdec_kernels.reference.views import seen_nodes, unseen, written_out
-from specdec_kernels.registry import CHAIN_METHODS, TREE_METHODS
+from specdec_kernels.registry import CHAIN_METHODS, SAMPLING, TREE_METHODS
 from specdec_kernels.rows import Rows
 
 INTEGERS = (torch.int32, torch.int64)
@@ -136,6 +138,18 @@ def normal(rng, *shape):
     return (x * 4).round() / 4 if rng.random() < 0.2 else x  # ties
 
 
+def with_ids(rng, rows, V):
+    """The first entries of rows [..., V] as sparse or mapped rows. Some ids repeat, some are none or beyond V."""
+    k = rng.choice((1, 2, 5, V)) if V > 5 else V
+    z, generator = rows.logits[..., :k].contiguous(), torch.Generator().manual_seed(rng.getrandbits(32))
+    end = rng.choice((min(V, 4), V))
+    if rng.random() < 0.4:
+        table = torch.randint(-1, end, (k,), generator=generator)
+        return rows._replace(logits=z, vocab_map=sk.vocab_map(table, V))
+    ids = torch.randint(-1, end + rng.choice((0, 3)), z.shape, generator=generator)
+    return rows._replace(logits=z, ids=ids.to(rng.choice(INTEGERS)))
+
+
 def vocabulary(rng):
     return rng.choice((3, 17, 64, 1000, 1024, 1025, 2049, 3001))
 
@@ -166,8 +180,12 @@ def flat_call(op, rng):
         drafted = torch.tensor(windows, dtype=rng.choice(INTEGERS)).reshape(N, n)
         of["penalties"] = of["penalties"]._replace(drafted=drafted)
     rows = Rows(normal(rng, N, V).to(rng.choice(DTYPES)), **sampling(rng, N))
+    if op in ("row_stats", "sample") and rng.random() < 0.3:
+        rows = with_ids(rng, rows, V)
     call = {"num_rows": torch.tensor([rng.randrange(N + 1)])} if rng.random() < 0.2 else {}
-    plain = rows._replace(logits=written_out(rows.logits, rows._replace(**of), windows, range(N), N))
+    plain = listed(rows)
+    out = written_out(plain.logits, rows._replace(**of), windows, range(N), N, ids=plain.ids)
+    plain = plain._replace(logits=out)
     if op == "sample":
         uniforms = torch.tensor([[rng.random() for _ in range(3)] for _ in range(N)], dtype=torch.float64)
         call |= {"k": 3, "replacement": rng.random() < 0.5, "uniforms": uniforms}
@@ -180,7 +198,8 @@ def flat_call(op, rng):
         call |= {"max_kept": rng.choice((0, 7))}
     if op != "row_stats" and rng.random() < 0.3:
         stats = sk.row_stats(plain)
-        rows, plain = Rows(rows.logits, stats=stats), Rows(plain.logits, stats=stats)
+        known = {name: None for name in SAMPLING} | {"stats": stats}
+        rows, plain = rows._replace(**known), plain._replace(**known)
     if op == "support" and rng.random() < 0.5:  # rows by number
         row = torch.tensor([rng.randrange(-1, N + 1) for _ in range(rng.randrange(1, 6))])
         rows, plain = rows._replace(row=row), plain._replace(row=row)
@@ -221,13 +240,16 @@ def chain_call(rng):
         first = rng.random() < 0.7 or side == "target"
         shape = (sum(lengths) + B,) if ragged else (B, G + 1)
         of = views(rng, B, V, shape) if first else {}
-        rows, out = side_of(rng, of, counts, drafts, V, B, ragged, present(call.get("num_requests"), B))
+        listing = side == "draft" and rng.random() < 0.3
+        rows, out = side_of(rng, of, counts, drafts, V, B, ragged, listing)
         seen[side], plain[side] = rows, out
     return seen, plain
 
 
-def side_of(rng, of, counts, drafts, V, B, ragged, there):
-    """One side: its stored rows, perhaps in a pool that positions share, and the same written out by position."""
+def side_of(rng, of, counts, drafts, V, B, ragged, listing):
+    """One side: its stored rows, perhaps in a pool that positions share, and the same written out by position.
+
+    listing: whether they are sparse or mapped."""
     R = sum(counts)
     few = max(1, V // 4)
     z = normal(rng, R, V)
@@ -241,18 +263,24 @@ def side_of(rng, of, counts, drafts, V, B, ragged, there):
         number = torch.tensor([rng.randrange(len(kept)) for _ in range(R)])
     windows = [drafts[b][:i] for b, n in enumerate(counts) for i in range(n)]
     requests = [b for b, n in enumerate(counts) for _ in range(n)]
-    lying = kept[number]
+    stored = with_ids(rng, Rows(kept), V) if listing else Rows(kept)
+    kept, own = stored.logits, listed(stored)
+    lying, ids = own.logits[number], None if own.ids is None else own.ids[number]
+    k = kept.size(1)
     firsts = [sum(map(len, drafts[:b])) + b if ragged else b * (len(drafts[b]) + 1) for b in range(B)]
     positions = [firsts[b] + i for b, n in enumerate(counts) for i in range(n)]
-    out = written_out(lying, Rows(lying, **of), windows, requests, B, positions).float()
+    out = written_out(lying, Rows(lying, **of), windows, requests, B, positions, ids).float()
     lead = (R,) if ragged else (B, counts[0])
     given = sampling(rng, B)
-    plain = Rows(out.view(*lead, V), **given)
-    rows = Rows(kept, row=number.view(lead)) if store else Rows(kept.view(*lead, V))
+    plain = Rows(out.view(*lead, k), ids=None if ids is None else ids.view(*lead, k), **given)
+    rows = stored._replace(row=number.view(lead)) if store else stored._replace(logits=kept.view(*lead, k))
+    if not store and rows.ids is not None:
+        rows = rows._replace(ids=rows.ids.view(*lead, k))
     rows = rows._replace(**given)
     if not store and R and rng.random() < 0.25:  # stats of the viewed rows
-        stats = sk.row_stats(Rows(out, temperature=0.8)).view(*lead, 4)
-        rows, plain = Rows(rows.logits, stats=stats), Rows(plain.logits, stats=stats)
+        stats = sk.row_stats(Rows(out, ids=ids, temperature=0.8)).view(*lead, 4)
+        known = {name: None for name in SAMPLING} | {"stats": stats}
+        rows, plain = rows._replace(**known), plain._replace(**known)
     return rows._replace(**of), plain
 
 
@@ -283,6 +311,8 @@ def tree_call(rng):
             rows = Rows(rows.logits, row=rows.row)
         if side == "draft":  # drafts of what is likely there
             rows.logits[..., :few] += 2
+            if rng.random() < 0.3:
+                rows = with_ids(rng, rows, V)
         of = views(rng, B, V, (B, N)) if side == "target" or rng.random() < 0.7 else {}
         if side == "target" and not by_number:
             number = torch.arange(N).expand(B, N)
@@ -290,7 +320,7 @@ def tree_call(rng):
         seen[side] = plain[side] = rows
         if of:
             seen[side] = rows._replace(**of)
-            plain[side] = written_nodes(seen[side], parents, tokens, number.tolist(), positions.tolist(), n)
+            plain[side] = written_nodes(listed(seen[side]), parents, tokens, number.tolist(), positions.tolist(), n)
     return seen, plain
 
 
@@ -456,8 +486,19 @@ def hostile_mask(rng, view, n):
     }
 
 
+def hostile_ids(rng, rows):
+    """Wrong ids of entries, or a map with some wrong numbers or without a right one."""
+    if rows.ids is not None:
+        dtype, values = rng.choice(((torch.int32, NUMBERS), (torch.int64, FAR)))
+        return rows._replace(ids=hostile(rng, *rows.ids.shape, values=values, dtype=dtype))
+    packed = rows.vocab_map.packed
+    wrong = hostile(rng, *packed.shape, values=NUMBERS, dtype=torch.int32)
+    there = torch.tensor([rng.random() for _ in range(len(packed))]) < rng.choice((0.02, 0.3, 1.0))
+    return rows._replace(vocab_map=rows.vocab_map._replace(packed=torch.where(there, wrong, packed)))
+
+
 def hostile_call(op, i):
-    """A call with invalid values in views, windows and trees."""
+    """A call with invalid values in views, windows, trees and the ids of entries."""
     rng = random.Random(f"hostile {op} {i}")
     call, _ = call_of(op, rng.randrange(1 << 30))
     for side, rows in call.items():
@@ -470,6 +511,8 @@ def hostile_call(op, i):
             if view is not None:
                 fields = {name: x for name, x in make(rng, view, n).items() if rng.random() < 0.25}
                 rows = rows._replace(**{field: view._replace(**fields)})
+        if rng.random() < 0.5 and not rows.ids is rows.vocab_map is None:
+            rows = hostile_ids(rng, rows)
         call[side] = rows
     for name in ("draft_tokens", "cu_draft"):
         if name in call and rng.random() < 0.2:
@@ -497,7 +540,8 @@ def survived(op, backend, n):
             refused += 1
             continue
         served += 1
-        V = max(x.logits.size(-1) for x in call.values() if isinstance(x, Rows))
+        rows = call.get("target", call.get("rows"))
+        V = rows.logits.size(-1) if rows.ids is rows.vocab_map is None else IDS_END
         for tokens in [getattr(out, name) for name in ("tokens", "ids") if hasattr(out, name)]:
             assert ((tokens >= -1) & (tokens < V)).all(), (op, i, tokens)
         if hasattr(out, "num_accepted"):

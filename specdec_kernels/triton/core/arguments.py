@@ -180,7 +180,7 @@ def put_entries_kernel(
         inside = exists[:, None] & (entry < rows.V)
         id = lying_chunk(ids, b, lying, begin, inside, -1, S)  # float32 holds all ids below 2^24
         some = inside & (id >= 0) & (id < end)
-        z = lying_chunk(rows, b, row, begin, some, 0.0, S)
+        z = lying_chunk(rows, b, row, begin, inside, 0.0, S)
         if rows.views.GIVEN:
             z = seen_entry(rows.views, b[:, None], row[:, None], id.to(tl.int64), some, z)
         at = (index * rows.V)[:, None] + entry

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sparse and mapped draft rows in every op that takes them: random calls against the reference, dense rows bit for bit,
+joint laws, and errors."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from support import answers as reference
+from support import backends, kseq_rho_laws, sparse_cases
+from support.checks import assert_same_tokens
+from support.viewed import differ
+from torch.utils import _pytree
+
+import specdec_kernels as sk
+from specdec_kernels import example_calls, testing
+from specdec_kernels.reference.banded.band import EPS
+from specdec_kernels.reference.banded.walks import filters_margin
+from specdec_kernels.reference.entries import listed
+from specdec_kernels.reference.kseq_rho import laws
+from specdec_kernels.reference.law import clean_q, positive
+from specdec_kernels.reference.row_stats import params_of_rows
+from specdec_kernels.reference.rows import first_sampling
+from specdec_kernels.reference.views import seen_rows
+from specdec_kernels.rows import Rows
+
+Z = torch.tensor([[2.0, 1.0, 0.5, -0.5, 0.0]])
+IDS, SCORES = torch.tensor([[3, 1, 3]]), torch.tensor([[0.0, 0.5, 1.0]])
+MAP = sk.vocab_map(torch.tensor([4, -1, 0, 2, 2]), 5)
+
+
+def assert_logs(got, want, V):
+    """Logarithms of probabilities are off by the rounding of exp's argument and of the normaliser (band.rounding)."""
+    finite = want.isfinite()
+    assert torch.equal(got.isfinite(), finite) and torch.equal(got.isnan(), want.isnan())
+    bound = EPS * (32 + 6 * math.log(V) + 4 * want[finite].abs())
+    assert ((got.double() - want)[finite].abs() <= bound).all()
+
+
+@pytest.mark.parametrize("op", ["verify_chain", "verify_tree"])
+def test_verification_agrees_with_the_reference(op, isa_backend):
+    """Every form of rows, methods, rules, filters, views, dtypes, layouts; drafts that are not listed, too."""
+    accepted = rejected = same = 0
+    for seed in range(backends.scale(400, isa_backend)):
+        call = (sparse_cases.chain if op == "verify_chain" else sparse_cases.tree)(seed)
+        if not backends.serves(isa_backend, op, call):
+            continue
+        out, want = backends.run(op, isa_backend, **call), getattr(reference, op)(**call)
+        equal = assert_same_tokens(out, want, f"{op} {seed}")
+        assert_logs(out.logprobs[equal], want.logprobs[equal], call["target"].logits.shape[-1])
+        same += len(equal)
+        accepted += int(want.num_accepted.sum())
+        rejected += int((want.status == sk.STATUS_INVALID_DRAFT).sum())
+    assert accepted > same / 10 and rejected > 0
+
+
+def margins(rows):
+    """How far each row's filters are from other cutoffs, in error bounds."""
+    n = len(rows.logits)
+    rows = seen_rows(listed(rows), n)
+    params = params_of_rows(n, *first_sampling(rows, n))
+    return torch.tensor([filters_margin(z, *each) for z, each in zip(rows.logits.double().numpy(), params)])
+
+
+def test_rows_agree_with_the_reference(isa_backend):
+    for seed in range(backends.scale(400, isa_backend)):
+        rows, rng = sparse_cases.rows(seed)
+        got, want, sure = backends.run("row_stats", isa_backend, rows), reference.row_stats(rows), margins(rows) > 1
+        assert torch.equal(got[sure, 0].double(), want[sure, 0]) and torch.equal(got[sure, 3].double(), want[sure, 3])
+        assert_logs(got[sure, 2], want[sure, 2], rows.logits.shape[-1])
+        k, replacement = int(rng.integers(1, 5)), bool(rng.random() < 0.5)
+        uniforms = torch.tensor(rng.random((len(rows.logits), k)))
+        given = rows
+        if rng.random() < 0.4:
+            given = rows._replace(**dict.fromkeys(sk.registry.SAMPLING), stats=got)
+        call = {"rows": given, "k": k, "replacement": replacement, "uniforms": uniforms}
+        out, want = backends.run("sample", isa_backend, **call), reference.sample(**call)
+        sure &= want.margin > 1
+        assert torch.equal(out.tokens[sure], want.tokens[sure]), seed
+        assert_logs(out.logprobs[sure], want.logprobs[sure], rows.logits.shape[-1])
+        assert out.rows.vocab_map is None or torch.equal(out.rows.vocab_map.packed, rows.vocab_map.packed)
+
+
+def test_pairs_agree_with_the_reference(isa_backend):
+    for seed in range(backends.scale(300, isa_backend)):
+        call = sparse_cases.pair(seed)
+        p, q = call["p"], call["q"]
+        if p.kind == "logits" and min(margins(p).min(), margins(q).min()) <= 1:
+            continue
+        found = [*zip(*laws("", p, q))]
+        wide = max(max(len(a.p), len(b.p)) for a, b in found)
+        got, want = backends.run("row_gap", isa_backend, **call), reference.row_gap(**call)
+        most = math.log(wide) + 1
+        bound = (64 + 8 * math.log(wide)) * EPS * torch.tensor([1, 1, most, most, 1, 1], dtype=torch.float64)
+        assert torch.equal(got.isnan(), want.isnan()), seed
+        assert ((got - want).nan_to_num(0.0).abs() <= bound).all(), seed
+        k = torch.tensor([1 + (seed + i) % 8 for i in range(len(found))])
+        out, bad = backends.run("kseq_rho", isa_backend, **call, k=k), want[:, 0].isnan()
+        assert torch.equal(out.rho[bad], k[bad].double()) and out.beta[bad].isnan().all()
+        rows = [[np.pad(x, (0, wide - len(x))) for x in (positive(a.p), clean_q(b.p))] for a, b in found]
+        a, b = (torch.tensor(np.array(x)) for x in zip(*rows))
+        a, b, of = (a / a.sum(1, True))[~bad], (b / b.sum(1, True))[~bad], [x[~bad] for x in out]
+        if len(a):
+            kseq_rho_laws.judge(a, b, k[~bad].double(), sk.KSeqRhoOutput(*of), (64 + 8 * math.log(wide)) * EPS)
+
+
+def dense(rows, V):
+    """The rows [..., k] without repeats as rows [..., V] of logits."""
+    given = listed(rows)
+    wide = torch.full((*given.logits.shape[:-1], V + 1), -math.inf, dtype=rows.logits.dtype)
+    wide.scatter_(-1, given.ids.where(given.ids >= 0, V), given.logits)  # pads go to the last column
+    return rows._replace(logits=wide[..., :V].contiguous(), ids=None, vocab_map=None)
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["sparse", "mapped"])
+@pytest.mark.parametrize("method", ["token", "block"])
+def test_given_the_same_stats_a_dense_row_gives_the_same_bits(method, mapped, isa_backend):
+    """In stats, entries add up in the row's own order. Everything else goes by id, as in the dense row."""
+    rng = np.random.default_rng(5)
+    B, G, V, k = 24, 3, 2500, 1100
+    near = 2 * rng.standard_normal((B, G + 1, V))
+    target = torch.tensor(near, dtype=torch.float32)
+    if mapped:
+        table = np.full(k, -1)
+        table[rng.permutation(k)[: k - 50]] = rng.permutation(V)[: k - 50]
+        ids, made = None, sk.vocab_map(torch.tensor(table), V)
+    else:
+        ids, made = torch.tensor(np.array([rng.permutation(V)[:k] for _ in range(B * G)]).reshape(B, G, k)), None
+        ids[..., 7] = -1
+    draft = Rows(torch.tensor(rng.standard_normal((B, G, k))), ids=ids, vocab_map=made)
+    of = listed(draft).ids
+    z = target[:, :G].gather(-1, of.clamp(min=0)).double() + 0.3 * draft.logits
+    draft = draft._replace(logits=z.float())
+    flat = Rows(draft.logits.flatten(0, 1), top_p=0.9, ids=ids if ids is None else ids.flatten(0, 1), vocab_map=made)
+    drawn = sk.sample(flat, uniforms=torch.tensor(rng.random((B * G, 1))))
+    draft = draft._replace(stats=drawn.rows.stats.view(B, G, 4))
+    call = {"draft_tokens": drawn.tokens.view(B, G), "method": method, "uniforms": torch.tensor(rng.random((B, G + 1)))}
+    run = partial(backends.run, "verify_chain", isa_backend, target, **call)
+    own, wide = run(draft=draft), run(draft=dense(draft, V))
+    assert not differ(own, wide)
+    assert 0.1 < own.num_accepted.double().mean() / G < 0.95
+
+
+# ---- joint laws -----------------------------------------------------------------------------------------------------
+
+V, G = 5, 2
+LISTS = {  # the ids of entries, and a table of a draft's vocabulary: repeats, a pad, a hole, an id beyond V
+    "sparse": (torch.tensor([3, 1, 3, -1, 0, 7]), None),
+    "mapped": (None, sk.vocab_map(torch.tensor([4, -1, 0, 2, 2, 3]), V)),
+    "both": (torch.tensor([4, 0, 3, 1, 2, 9]), sk.vocab_map(torch.tensor([4, -1, 0, 2, 2]), V)),
+}
+
+
+def law_of(form, row, temperature=1.0):
+    ids, made = LISTS[form]
+    rows = listed(Rows(torch.tensor(np.asarray(row))[None], ids=None if ids is None else ids[None], vocab_map=made))
+    w = testing.softmax(rows.logits[0].double().numpy(), temperature=temperature)
+    return np.bincount(rows.ids[0].clamp(min=0), w, 8)
+
+
+def rows_of(form, logits, **fields):
+    ids, made = LISTS[form]
+    return Rows(logits, ids=None if ids is None else ids.expand(logits.shape), vocab_map=made, **fields)
+
+
+def sampled(form, logits, seed, i):
+    out = sk.sample(rows_of(form, logits, temperature=0.8), seed=seed, offset=seed * 0, slot=i)
+    return out.tokens[:, 0]
+
+
+def verified(form, method, step, mutant=None):
+    draft = rows_of(form, step.draft_logits, temperature=0.8)
+    if mutant == "a hole keeps its mass":  # as if unmapped ids could be drawn
+        draft = draft._replace(vocab_map=sk.vocab_map(torch.tensor([4, 1, 0, 2, 2, 3]), V))
+    if mutant == "an entry's own q":  # not that of all entries with its id
+        draft = draft._replace(vocab_map=sk.vocab_map(torch.tensor([4, -1, 0, 2, -1, 3]), V))
+    random = {"seed": step.seed, "offset": step.seed * 0}
+    return sk.verify_chain(step.target_logits, step.draft_tokens, draft, method=method, **random).tokens
+
+
+def case(form, spread):
+    rng = np.random.default_rng(3)
+    rows = {}
+
+    def model(width, side):
+        def row(tokens):
+            return rows.setdefault((side, tokens), rng.normal(0, spread, width).astype(np.float32))
+
+        return row
+
+    draft_transform = lambda row, tokens: law_of(form, row, 0.8)
+    return testing.Case(form, "", model(V, 0), model(6, 1), G, draft_transform=draft_transform)
+
+
+@pytest.mark.parametrize("spread", [1.5, 60.0])
+@pytest.mark.parametrize("method", ["token", "block"])
+@pytest.mark.parametrize("form", LISTS)
+def test_a_step_has_the_law_of_dense_rows(form, method, spread):
+    """Drafts by `sample`, then verified. The accepted length is tested too: q is that of target ids."""
+    of = case(form, spread)
+    testing.assert_verifier(
+        partial(verified, form, method), of, 40_000, expected=method, draft=partial(sampled, form), batch=20_000
+    )
+
+
+@pytest.mark.parametrize("mutant", ["a hole keeps its mass", "an entry's own q"])
+def test_wrong_maps_are_found(mutant):
+    of = case("mapped", 1.5)
+    report = testing.check_verifier(partial(verified, "mapped", "token", mutant=mutant), of, 40_000, expected="token")
+    assert not report.passed
+
+
+# ---- the Python around the ops --------------------------------------------------------------------------------------
+
+
+def sparse(**fields):
+    return Rows(SCORES, ids=IDS, **fields)
+
+
+def test_goldens(op_backend):
+    for rows, want in (
+        (sparse(), (0, 0.307195885718, 0, 0.692804114282, 0)),
+        (Rows(Z, vocab_map=MAP), (0.154892292308, 0, 0.150928614174, 0, 0.694179093517)),
+        (Rows(Z, vocab_map=MAP, top_k=2), (0.182425523806, 0, 0, 0, 0.817574476194)),
+    ):
+        out = backends.run("sample", op_backend, rows, uniforms=torch.linspace(0.01, 0.99, 40).double()[None], k=40)
+        q = torch.zeros(5).scatter(0, out.tokens[0], out.logprobs[0].exp())
+        assert (q - torch.tensor(want)).abs().max() < 2e-6
+        gap = backends.run("row_gap", op_backend, Z, rows)
+        tv = sum(max(a - b, 0) for a, b in zip(torch.softmax(Z[0].double(), 0).tolist(), want))
+        assert abs(gap[0, 0] - tv) < 2e-6 and abs(gap[0, 5] - max(want)) < 2e-6
+
+
+@pytest.mark.parametrize("rows", [sparse(), Rows(Z, vocab_map=MAP), sparse(vocab_map=MAP)], ids=["ids", "map", "both"])
+def test_what_sample_returns_goes_to_verification(rows):
+    out = sk.sample(rows._replace(temperature=0.7), uniforms=torch.tensor([[0.6]], dtype=torch.float64))
+    assert out.rows.ids is rows.ids and out.rows.vocab_map is rows.vocab_map and out.rows.temperature is None
+    draft = out.rows._replace(
+        logits=rows.logits[None], stats=out.rows.stats[None], ids=rows.ids if rows.ids is None else rows.ids[None]
+    )
+    uniforms = torch.zeros(1, 2, dtype=torch.float64)
+    found = sk.verify_chain(Z.expand(1, 2, 5), out.tokens, draft, uniforms=uniforms)
+    assert (found.num_accepted, found.status) == (1, 0)
+
+
+def test_with_both_the_ids_are_draft_ids():
+    ids = torch.tensor([[0, 1, 4, 5, -1]])
+    composed = Rows(Z, ids=torch.tensor([[4, -1, 2, -1, -1]]))
+    for given in (ids, ids.int()):
+        both = Rows(Z, ids=given, vocab_map=MAP)
+        assert torch.equal(sk.row_stats(both), sk.row_stats(composed))
+        assert torch.equal(sk.row_gap(Z, both), sk.row_gap(Z, composed))
+
+
+def calls():
+    """(op, the side, a call) of every op that takes sparse rows."""
+    random = {"seed": torch.tensor([1]), "offset": torch.tensor([0])}
+    tree = torch.tensor([[-1, 0]]), torch.tensor([[-1, 3]])
+    target = Z.expand(1, 2, 5)
+    yield "row_stats", "rows", {}
+    yield "sample", "rows", random
+    yield "row_gap", "q", {"p": Z}
+    yield "kseq_rho", "q", {"p": Z, "k": 2}
+    yield "verify_chain", "draft", {"target": target, "draft_tokens": torch.tensor([[3]]), **random}
+    yield "verify_tree", "draft", {"tree": tree, "target": target, "method": "recursive", **random}
+
+
+def with_rows(op, side, call, rows):
+    """The call with these rows [1, k]: in verification one for each position."""
+    n = {"verify_chain": 1, "verify_tree": 2}.get(op)
+    if n is not None:
+        wide = {name: x[None].expand(1, n, *x.shape[1:]) for name, x in (("logits", rows.logits), ("ids", rows.ids))
+                if isinstance(x, torch.Tensor) and x.dim() == 2}  # fmt: skip
+        rows = rows._replace(**wide)
+    return call | {side: rows}
+
+
+WRONG = [
+    (Rows(SCORES, ids=[3, 1, 3]), TypeError, "ids must be a torch.Tensor, got list"),
+    (Rows(SCORES, ids=IDS.float()), ValueError, "ids must be int32 or int64, got float32"),
+    (Rows(SCORES, ids=MAP.packed.view(torch.uint32)), ValueError, "ids must be int32 or int64, got uint32"),
+    (Rows(SCORES, ids=IDS[:, :2]), ValueError, r"ids must have shape \[.*3\], got \[.*2\]"),
+    (Rows(SCORES, ids=IDS[0]), ValueError, r"ids must have shape \[.*3\], got \[3\]"),
+    (Rows(SCORES, ids=IDS + (1 << 24)), ValueError, r"ids must be < 2\^24, got 16777219"),
+    (Rows(SCORES, ids=IDS.to("meta")), ValueError, "ids must be on cpu, got meta"),
+    (
+        Rows(SCORES, vocab_map=MAP.table),
+        TypeError,
+        "vocab_map must be a VocabMap, which sk.vocab_map makes, got Tensor",
+    ),
+    (Rows(SCORES, ids=IDS, vocab_map={3: 1}), TypeError, "vocab_map must be a VocabMap, .* got dict"),
+    (Rows(SCORES, vocab_map=MAP), ValueError, "vocab_map must be of Vq=3 ids, as .*logits, got a map of 5"),
+    (
+        Rows(SCORES, ids=IDS, vocab_map=MAP._replace(packed=MAP.packed.to("meta"))),
+        ValueError,
+        "vocab_map must be on cpu, got meta",
+    ),
+    (
+        Rows(Z, vocab_map=MAP._replace(packed=MAP.packed + 1)),
+        ValueError,
+        "vocab_map must be made by vocab_map, got other numbers",
+    ),
+]
+
+
+@pytest.mark.parametrize("op, side, call", [*calls()], ids=[op for op, *_ in calls()])
+@pytest.mark.parametrize("rows, error, says", WRONG)
+def test_what_is_wrong_is_named(op, side, call, rows, error, says):
+    with pytest.raises(error, match=rf"^{op}: {side}\.{says}$"):
+        getattr(sk, op)(**with_rows(op, side, call, rows))
+
+
+REFUSING = [(op, side) for op in sk.registry.OPS for side in sk.arguments.sides(op)]
+REFUSING = [(op, side) for op, side in REFUSING if (op, side) not in {(op, side) for op, side, _ in calls()}]
+
+
+@pytest.mark.parametrize("op, side", REFUSING)
+@pytest.mark.parametrize("field, value, got", [("ids", IDS, "a tensor"), ("vocab_map", MAP, "VocabMap")])
+def test_other_sides_refuse_them(op, side, field, value, got):
+    arguments = example_calls.calls(op)[0].arguments
+    rows = arguments[side] if isinstance(arguments[side], Rows) else Rows(arguments[side])
+    with pytest.raises(ValueError, match=rf"^{op}: {side}\.{field} must be None, got {got}$"):
+        getattr(sk, op)(**arguments | {side: rows._replace(**{field: value})})
+
+
+@pytest.mark.parametrize("field, value, got", [("ids", IDS, "a tensor"), ("vocab_map", MAP, "VocabMap")])
+def test_what_takes_rows_besides_refuses_them(field, value, got):
+    given = Rows(Z, **{field: value})
+    with pytest.raises(ValueError, match=rf"^stack_rows: rows\[1\]\.{field} must be None, got {got}$"):
+        sk.stack_rows([Rows(Z), given])
+    with pytest.raises(ValueError, match=rf"^acceptance_rate_from_logits: draft\.{field} must be None, got {got}$"):
+        sk.theory.acceptance_rate_from_logits(Z, given)
+
+
+@pytest.mark.parametrize("op, side, call", [*calls()], ids=[op for op, *_ in calls()])
+@pytest.mark.parametrize("rows", [sparse(), Rows(Z, vocab_map=MAP), sparse(vocab_map=MAP)], ids=["ids", "map", "both"])
+def test_fakes_and_graphs(op, side, call, rows):
+    call = with_rows(op, side, call, rows)
+    given = example_calls.op_arguments(op, getattr(sk, op), **call)
+    overload = "default" if op in ("row_gap", "kseq_rho") else "views"
+    torch.library.opcheck(getattr(getattr(torch.ops.specdec, op), overload), given)
+    compiled = torch.compile(getattr(sk, op), fullgraph=True, backend="aot_eager")
+    tensors = [[x for x in _pytree.tree_leaves(f(**call)) if torch.is_tensor(x)] for f in (compiled, getattr(sk, op))]
+    assert not differ(*tensors)
