@@ -62,7 +62,10 @@ def test_the_sides_are_found():
     assert ("sample", "rows", "row") in REFUSED
     assert ("row_stats", "rows", "stats") in REFUSED
     assert ("row_gap", "q", "row") in REFUSED
-    assert {each[1:] for each in REFUSED if each[0].startswith("verify_")} == {("target", "ids"), ("target", "vocab_map")}
+    assert {each[1:] for each in REFUSED if each[0].startswith("verify_")} == {
+        ("target", "ids"),
+        ("target", "vocab_map"),
+    }
 
 
 @pytest.mark.parametrize("op, side, field", REFUSED)
