@@ -112,11 +112,11 @@ inline void check_ids_served([[maybe_unused]] const Op& op, [[maybe_unused]] con
 #endif
 }
 
-// The same for rows [N, k] of which the first `there` are read
+// The same for rows [N, k]. On a device the number of those present is not read.
 inline void take_ids(const Op& op, const char* side, RowsIds& to, const OptTensor& given, const Tensor& logits,
-                     int64_t there) {
+                     const Present& present) {
   take_ids(op, side, to, given, logits, logits.size(0), [&](const auto& f) {
-    for (int64_t n = 0; n < there; ++n) f(n, n * to.row_stride);
+    for (int64_t n = 0; n < present.of(logits.size(0)); ++n) f(n, n * to.row_stride);
   });
 }
 

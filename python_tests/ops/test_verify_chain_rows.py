@@ -59,7 +59,8 @@ def plain_calls(**inputs):
         call._replace(arguments=flat.flattened("verify_chain", call.arguments))
         for call in example_calls.calls("verify_chain", **inputs)
     ]
-    calls = [call for call in calls if not {"target_row", "draft_row"} & {*call.arguments}]
+    others = {"target_row", "draft_row", "draft_ids"}  # the calls below move rows, not their ids
+    calls = [call for call in calls if not others & {*call.arguments}]
     # greedy by the target's stats only: the draft's stats are neither given nor needed
     greedy = torch.arange(4).repeat_interleave(6) % 2
     stats = sk.row_stats(sk.Rows(calls[0].arguments["target_logits"].flatten(0, 1), temperature=greedy.float()))

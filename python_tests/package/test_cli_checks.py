@@ -28,6 +28,7 @@ BAD = {
     "--device": [("tpu", 'must be "cpu", "cuda" or "cuda:" and a number, got tpu'), ("cuda:x", ""), ("", "")],
     "--threads": [(0, "must be an integer >= 1, got 0"), ("x", "")],
     "--graphs": FLAG,
+    "--match-tokens": FLAG,
     "--plain": FLAG,
     "--method": [("kseqs", "invalid choice: 'kseqs'")],
     "--beams": [(-1, "must be an integer >= 1, or 0 for off, got -1"), ("x", "")],

@@ -143,7 +143,7 @@ class Inputs:
         ids[..., 0], ids[..., -1] = 0, ids[..., max(k - 2, 0)]
         rows = self.normal(*shape, k)
         yield "sparse", {"logits": self.laid_out(rows.softmax(-1) if probs else rows), "ids": ids.int()}
-        table = torch.randperm(self.V, generator=self.generator)[: -(-self.V // 2)]
+        table = torch.randperm(self.V, generator=self.generator, device="cpu")[: -(-self.V // 2)]
         table[-1], table[len(table) // 2] = table[0], -1 if len(table) > 2 else table[0]
         made = vocab_map(table, self.V)
         rows = self.normal(*shape, len(table))

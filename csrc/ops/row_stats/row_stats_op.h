@@ -24,7 +24,7 @@ Tensor row_stats_op(const Tensor& logits, SPECDEC_SAMPLING_ARGUMENTS(), const Op
   LogitRows a;
   a.present = present(op, "num_rows", num_rows);
   a.logits = SPECDEC_SEEN_ROWS(op, a.present);
-  take_ids(op, "rows", a.logits.ids, ids, logits, a.present.of(logits.size(0)));
+  take_ids(op, "rows", a.logits.ids, ids, logits, a.present);
   a.N = logits.size(0);
   a.sampling = sampling(op, "rows", SPECDEC_GIVEN_SAMPLING(), a.N, a.present);
 

@@ -22,7 +22,7 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, SPECDEC_SAMPL
   Sample a;
   a.present = present(op, "num_rows", num_rows);
   a.logits = SPECDEC_SEEN_ROWS(op, a.present);
-  take_ids(op, "rows", a.logits.ids, ids, logits, a.present.of(logits.size(0)));
+  take_ids(op, "rows", a.logits.ids, ids, logits, a.present);
   const int64_t N = a.N = logits.size(0);
   check(k >= 0 && k <= kSlots, op, "k must be in [0, 2^33], got ", k);
   a.k = k;
