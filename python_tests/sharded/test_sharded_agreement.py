@@ -35,7 +35,12 @@ def ranks():
 
 def calls():
     """Return, for each op, the examples that add another kind of value for an argument."""
-    return [(op, call.name, call.arguments) for op in OPS for call in example_calls.few(op, V=V)]
+    found = [(op, call.name, call.arguments) for op in OPS for call in example_calls.few(op, V=V)]
+    return [(op, name, given) for op, name, given in found if not has_ids(given.get("rows"))]  # split rows have none
+
+
+def has_ids(rows):
+    return isinstance(rows, sk.Rows) and (rows.ids is not None or rows.vocab_map is not None)
 
 
 def other(name, x):
@@ -69,7 +74,8 @@ def changes(arguments, rows):
             continue
         if isinstance(x, tuple):
             parts = [(i, other(name, part)) for i, part in enumerate(x)]
-            yield from ((name, (*x[:i], part, *x[i + 1 :])) for i, part in parts if part is not None)
+            make = getattr(x, "_make", tuple)
+            yield from ((name, make((*x[:i], part, *x[i + 1 :]))) for i, part in parts if part is not None)
         elif (changed := other(name, x)) is not None:
             yield name, changed
 
@@ -119,15 +125,18 @@ def test_each_argument_of_each_op(ranks, which):
 
 
 NOT_WALKED = {  # fields that the op does not take, or that no example gives
-    "row_stats": {"rows.row", "rows.stats"},
-    "sample": {"rows.row"},
+    "row_stats": {"rows.row", "rows.stats", "rows.ids", "rows.vocab_map"},
+    "sample": {"rows.row", "rows.ids", "rows.vocab_map"},
+    "verify_chain": {"target.ids", "target.vocab_map"},
+    "verify_tree": {"target.ids", "target.vocab_map"},
     **dict.fromkeys(
         ("row_gap", "kseq_rho"),
         {
             f"{side}.{x}"
             for side in "pq"
             for x in ("row", "top_k", "min_p", "top_n_sigma", "penalties", "bias", "allowed")
-        },
+        }
+        | {"p.ids", "p.vocab_map"},
     ),
 }
 
@@ -233,6 +242,8 @@ def strided(x):
     if isinstance(x, (sk.Penalties, sk.Bias, sk.Allowed)):  # a list must be contiguous, but for the ids of a bias
         lists = {sk.Penalties: ("ids", "counts", "prompt_bits"), sk.Bias: ("values",), sk.Allowed: ("bits",)}[type(x)]
         return x._replace(**{name: strided(y) for name, y in x._asdict().items() if name not in lists})
+    if isinstance(x, sk.VocabMap):  # made by vocab_map, contiguous
+        return x
     if isinstance(x, tuple):
         return tuple(map(strided, x))
     return torch.stack([x, x, x], -1)[..., 0] if isinstance(x, torch.Tensor) else x

@@ -94,7 +94,7 @@ def seen_nodes(rows, parents, tokens, numbers, positions, n):
     (B, N), M = parents.shape, rows.logits.shape[1]
     logits = torch.zeros(B, N, rows.logits.shape[2], dtype=torch.float64, device="cpu")
     stats = None if rows.stats is None else torch.zeros(B, N, 4, dtype=torch.float32, device="cpu")
-    ids = None if rows.ids is None else torch.full(logits.shape, -1, device="cpu")
+    ids = None if rows.ids is None else torch.full(logits.shape, -1, dtype=torch.int64, device="cpu")
     own = torch.tensor(
         [[x if x < 0 else N for x in numbers[b]] for b in range(B)], dtype=torch.int64, device="cpu"
     ).reshape(B, N)
