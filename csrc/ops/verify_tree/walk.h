@@ -39,7 +39,8 @@ class Walk : public DraftDists<Executor> {
     }
   }
   SPECDEC_HD bool inside(int32_t child) const {
-    return token(child) >= 0 && (token(child) < a.target.memory.V || token(child) < a.draft.ids_end());
+    const int64_t V = a.target.memory.V, end = a.draft.ids_end();
+    return token(child) >= 0 && token(child) < (V > end ? V : end);
   }
   SPECDEC_HD void flag_outside(Tests tests) {
     for (Test t = tests.next(a, b); t.child >= 0; t = tests.next(a, b)) {
