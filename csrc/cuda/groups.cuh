@@ -17,13 +17,10 @@ SPECDEC_HD float lying_entry(const Row& row, int64_t v) { return number_at(memor
 // entry() of a row with a view, or by id
 SPECDEC_HD_APART float changed_entry(const void* row, DType dtype, int64_t v, float scale, float cutoff) {
   const Row of(row, 0, dtype);
+  if constexpr (!kReadsIds) return seen_entry(*of.view(), v, lying_entry(of, v));
   return of.is_listed() ? listed_entry(*of.listed(), v, scale, cutoff) : seen_entry(*of.view(), v, lying_entry(of, v));
 }
 SPECDEC_HD float Row::entry(int64_t v, float scale, float cutoff) const {
-  if constexpr (!kReadsIds) {
-    const float lying = lying_entry(*this, v);
-    return is_seen() ? seen_entry(*view(), v, lying) : lying;
-  }
   return is_seen() ? changed_entry(data_, dtype, v, scale, cutoff) : number_at(data_, dtype, v);
 }
 

@@ -180,8 +180,10 @@ SPECDEC_DEVICE double largest_of(const Row& row, float* most, const Load& load) 
   max = block_max(max);
   return max > 0 && max < HUGE_VALF ? double(max) : NAN;
 }
-SPECDEC_APART double largest_prob(Row row, RowStats stats, float* most) {
-  if (!row.is_listed()) return largest_of(row, most, [&](const auto& at, auto& z) { at.load(row, 0, z); });
+SPECDEC_APART double largest_prob(Row row, float* most) {
+  return largest_of(row, most, [&](const auto& at, auto& z) { at.load(row, 0, z); });
+}
+SPECDEC_APART double largest_sum(Row row, RowStats stats, float* most) {
   const LogitWeights of(stats);
   return largest_of(row, most, [&](const auto& at, auto& z) {
     load_listed(row.listed(), stats, at, z);
@@ -247,7 +249,9 @@ class MixtureExecutor : public ResidualExecutor {
   SPECDEC_DEVICE void expect_entropy(bool) const {}
   SPECDEC_DEVICE void expect_gap(const Dist&, const Dist&) const {}
   // The largest probability of a row; NaN if it holds NaN or inf, or nothing positive
-  SPECDEC_DEVICE double largest_prob(const Dist& d) { return apart::largest_prob(d.row, d.stats, next_sums()); }
+  SPECDEC_DEVICE double largest_prob(const Dist& d) {
+    return d.row.is_listed() ? apart::largest_sum(d.row, d.stats, next_sums()) : apart::largest_prob(d.row, next_sums());
+  }
   // How many entries are larger than `least`
   SPECDEC_DEVICE int64_t above(const Row& row, float least) {
     return int64_t(apart::count_above(row, least, next_sums()));
