@@ -250,7 +250,8 @@ class MixtureExecutor : public ResidualExecutor {
   SPECDEC_DEVICE void expect_gap(const Dist&, const Dist&) const {}
   // The largest probability of a row; NaN if it holds NaN or inf, or nothing positive
   SPECDEC_DEVICE double largest_prob(const Dist& d) {
-    return d.row.is_listed() ? apart::largest_sum(d.row, d.stats, next_sums()) : apart::largest_prob(d.row, next_sums());
+    float* const most = next_sums();
+    return d.row.is_listed() ? apart::largest_sum(d.row, d.stats, most) : apart::largest_prob(d.row, most);
   }
   // How many entries are larger than `least`
   SPECDEC_DEVICE int64_t above(const Row& row, float least) {
