@@ -185,10 +185,10 @@ struct ViewsLaunch {
 // Without a number of blocks here, ptxas keeps to 64 registers for sm_80 and spills.
 template <class Op>
 __global__ void __launch_bounds__(kThreads, 3) make_views(const ViewsLaunch<Op> s) {
-  each_view(s.a, blockIdx.x, [&](int side, const auto& rows, int64_t number, const Row& row, const Ints&, int64_t b,
-                                 int64_t at) {
-    if (rows.views && !rows.ids) make_view(rows.views, s.lists[side], number, row, b, at);
-  });
+  each_view(s.a, blockIdx.x,
+            [&](int side, const auto& rows, int64_t number, const Row& row, const Ints&, int64_t b, int64_t at) {
+              if (rows.views && !rows.ids) make_view(rows.views, s.lists[side], number, row, b, at);
+            });
 }
 
 // Allocates the memory for an op's views, and stores its addresses in them. make() launches the kernels that make the
@@ -199,10 +199,10 @@ class ViewsRoom {
       : ViewsRoom(like, {{&rows.views, &rows.ids, rows.V}}, most, most, rows.drafted) {}
   template <class Op>
   ViewsRoom(const Tensor& like, Op& a, int64_t most, int64_t W)
-      : ViewsRoom(like,
-                  {{&a.target.views, &a.target.ids, a.target.memory.V},
-                   {&a.draft.views, &a.draft.ids, a.draft.memory.V}},
-                  a.B, most, W) {}
+      : ViewsRoom(
+            like,
+            {{&a.target.views, &a.target.ids, a.target.memory.V}, {&a.draft.views, &a.draft.ids, a.draft.memory.V}},
+            a.B, most, W) {}
 
   template <class Op>
   void make(const char* op, const Op& a, int64_t positions, [[maybe_unused]] cudaStream_t stream) const {
