@@ -22,8 +22,7 @@ void add(const Row& row, float x, float& sum) {
 
 float ListedReader::entry(const Row& row, int64_t at, int64_t id) {
   if (id < 0) return -HUGE_VALF;
-  const float z = number_at(row.pointer(), row.dtype, at);
-  return row.view ? changed_entry(row.view, id, z) : z;
+  return seen_entry(row.view, id, [&] { return number_at(row.pointer(), row.dtype, at); });
 }
 
 // Chunks are read in order, so the last place is a good guess.
@@ -50,7 +49,7 @@ float ListedReader::entry_of_id(const Row& row, int64_t v) const {
 void ListedReader::change(const Row& row, int64_t begin, int n, float* z) const {
   for (int i = 0; i < n; ++i) {
     const int64_t id = row.ids->of(begin + i);
-    z[i] = id < 0 ? -HUGE_VALF : row.view ? changed_entry(row.view, id, z[i]) : z[i];
+    z[i] = id < 0 ? -HUGE_VALF : seen_entry(row.view, id, [&] { return z[i]; });
   }
 }
 

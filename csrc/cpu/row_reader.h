@@ -22,8 +22,7 @@ class RowReader {
   // Entry v of a row, which this process must have
   float entry(const Row& row, int64_t v) const {
     if (row.ids) return row.by_id ? listed.entry_of_id(row, v) : listed.entry(row, v, row.ids->of(v));
-    const float z = number_at(row.pointer(), row.dtype, place(row, v));
-    return row.view ? changed_entry(row.view, v, z) : z;
+    return seen_entry(row.view, v, [&] { return number_at(row.pointer(), row.dtype, place(row, v)); });
   }
 
   // What the view of a row changes in chunk c

@@ -40,10 +40,13 @@ struct Peaks {
 // change; an entry that changes twice may count in `before` with its value in between.
 Peaks change(const View& view, const Changes& changes, int64_t begin, int n, float* e);
 
-// Entry e of id v as the view changes it
-inline float changed_entry(const View& view, int64_t v, float e) {
-  const Changes changes = changes_in(view, v, 1);
+// The entry of id v as the view, if there is one, changes it. read() returns the entry in memory; it is not called if
+// the view forbids the id.
+template <class Read>
+float seen_entry(const View& view, int64_t v, const Read& read) {
+  const Changes changes = view ? changes_in(view, v, 1) : Changes();
   if (changes.empty) return -HUGE_VALF;
+  float e = read();
   if (changes) change(view, changes, v, 1, &e);
   return e;
 }
