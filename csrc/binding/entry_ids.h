@@ -104,14 +104,6 @@ void take_ids(const Op& op, const char* side, RowsIds& to, const OptTensor& give
 #endif
 }
 
-// Raises where `lacks`: CUDA's kernels for these calls do not read rows with ids. On the simulated device they do.
-inline void check_ids_served([[maybe_unused]] const Op& op, [[maybe_unused]] const RowsIds& ids,
-                             [[maybe_unused]] bool lacks, [[maybe_unused]] const char* wanted) {
-#if defined(SPECDEC_IN_CUDA) && !defined(SPECDEC_CUDA_ON_CPU)
-  check(!ids || !lacks, op, Name("draft", ids.is_map ? "vocab_map" : "ids"), " on a GPU ", wanted);
-#endif
-}
-
 // The same for rows [N, k]. On a device the number of those present is not read.
 inline void take_ids(const Op& op, const char* side, RowsIds& to, const OptTensor& given, const Tensor& logits,
                      const Present& present) {

@@ -20,6 +20,7 @@ struct RowPairs {
     return dist(q.of_ids(n), q_stats, n);
 #endif
   }
+  bool has_ids() const { return bool(q.ids); }
   // The most ids of a row
   int64_t widest() const { return std::max(p.V, q.ids.most(p.V, q.V)); }
 

@@ -13,8 +13,8 @@
 
 namespace specdec {
 
-// Whether the kernels of this file read rows with ids. Some have no register left for it.
-#if defined(SPECDEC_READS_NO_IDS) && !defined(SPECDEC_CUDA_ON_CPU)
+// Whether the code of this file reads rows with ids (cuda/by_id.h)
+#if defined(SPECDEC_IN_CUDA) && !defined(SPECDEC_CUDA_ON_CPU) && !defined(SPECDEC_READS_IDS)
 constexpr bool kReadsIds = false;
 #else
 constexpr bool kReadsIds = true;

@@ -229,7 +229,7 @@ class EntriesRoom {
 template <class Pairs>
 EntriesRoom list_pairs(const char* op, Pairs& a, const Tensor& like, cudaStream_t stream) {
   const EntriesRoom room(like, a.q.ids, a.q.views, a.q.V, a.N, a.p.V, !a.q_stats);
-  room.make(op, a.q, a.N, ViewLists{}, stream);
+  if constexpr (kReadsIds) room.make(op, a.q, a.N, ViewLists{}, stream);
   return room;
 }
 

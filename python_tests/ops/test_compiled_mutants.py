@@ -3,7 +3,7 @@
 
 Scale mutants lose the probability that remains once a row's likely tokens are removed; the tests at every scale find
 them. Penalty mutants penalise a row wrongly; a comparison with rows that were penalised beforehand finds them. Filter
-mutants keep other entries than the float64 reference.
+mutants keep other entries than the float64 reference. Sparse mutants add up wrong entries of a draft by id.
 Compiling takes about a minute for each native mutant.
 """
 
@@ -11,14 +11,16 @@ import functools
 import os
 
 import pytest
-from support import backends, filter_mutants, scale_mutants, view_mutants
+from support import backends, filter_mutants, scale_mutants, sparse_mutants, view_mutants
 from support.mutant_packages import caught_by, cpu_package, package
 
 from tools.cuda_on_cpu.build import CSRC
 from tools.cuda_on_cpu.mutants import mutate
 
-NATIVE = scale_mutants.NATIVE | view_mutants.NATIVE | filter_mutants.NATIVE
-TRITON = [item for module in (scale_mutants, view_mutants, filter_mutants) for item in module.TRITON.items()]
+NATIVE = scale_mutants.NATIVE | view_mutants.NATIVE | filter_mutants.NATIVE | sparse_mutants.NATIVE
+TRITON = [
+    item for module in (scale_mutants, view_mutants, filter_mutants, sparse_mutants) for item in module.TRITON.items()
+]
 
 
 def fails(name, environment, test, slower=1):

@@ -8,22 +8,13 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from support import answers as reference
-from support import backends, kseq_rho_laws, sparse_cases
-from support.checks import assert_same_tokens
+from support import backends, sparse_checks
 from support.viewed import differ
 from torch.utils import _pytree
 
 import specdec_kernels as sk
 from specdec_kernels import example_calls, testing
-from specdec_kernels.reference.banded.band import EPS
-from specdec_kernels.reference.banded.walks import filters_margin
 from specdec_kernels.reference.entries import listed
-from specdec_kernels.reference.kseq_rho import laws
-from specdec_kernels.reference.law import clean_q, positive
-from specdec_kernels.reference.row_stats import params_of_rows
-from specdec_kernels.reference.rows import first_sampling
-from specdec_kernels.reference.views import seen_rows
 from specdec_kernels.rows import Rows
 
 Z = torch.tensor([[2.0, 1.0, 0.5, -0.5, 0.0]])
@@ -31,79 +22,17 @@ IDS, SCORES = torch.tensor([[3, 1, 3]]), torch.tensor([[0.0, 0.5, 1.0]])
 MAP = sk.vocab_map(torch.tensor([4, -1, 0, 2, 2]), 5)
 
 
-def assert_logs(got, want, V):
-    """Logarithms of probabilities are off by the rounding of exp's argument and of the normaliser (band.rounding)."""
-    finite = want.isfinite()
-    assert torch.equal(got.isfinite(), finite) and torch.equal(got.isnan(), want.isnan())
-    bound = EPS * (32 + 6 * math.log(V) + 4 * want[finite].abs())
-    assert ((got.double() - want)[finite].abs() <= bound).all()
-
-
 @pytest.mark.parametrize("op", ["verify_chain", "verify_tree"])
 def test_verification_agrees_with_the_reference(op, isa_backend):
-    """Every form of rows, methods, rules, filters, views, dtypes, layouts; drafts that are not listed, too."""
-    accepted = rejected = same = 0
-    for seed in range(backends.scale(400, isa_backend)):
-        call = (sparse_cases.chain if op == "verify_chain" else sparse_cases.tree)(seed)
-        if not backends.serves(isa_backend, op, call):
-            continue
-        out, want = backends.run(op, isa_backend, **call), getattr(reference, op)(**call)
-        equal = assert_same_tokens(out, want, f"{op} {seed}")
-        assert_logs(out.logprobs[equal], want.logprobs[equal], call["target"].logits.shape[-1])
-        same += len(equal)
-        accepted += int(want.num_accepted.sum())
-        rejected += int((want.status == sk.STATUS_INVALID_DRAFT).sum())
-    assert accepted > same / 10 and rejected > 0
-
-
-def margins(rows):
-    """How far each row's filters are from other cutoffs, in error bounds."""
-    n = len(rows.logits)
-    rows = seen_rows(listed(rows), n)
-    params = params_of_rows(n, *first_sampling(rows, n))
-    return torch.tensor([filters_margin(z, *each) for z, each in zip(rows.logits.double().numpy(), params)])
+    sparse_checks.verification_agrees(op, isa_backend, backends.scale(400, isa_backend))
 
 
 def test_rows_agree_with_the_reference(isa_backend):
-    for seed in range(backends.scale(400, isa_backend)):
-        rows, rng = sparse_cases.rows(seed)
-        got, want, sure = backends.run("row_stats", isa_backend, rows), reference.row_stats(rows), margins(rows) > 1
-        assert torch.equal(got[sure, 0].double(), want[sure, 0]) and torch.equal(got[sure, 3].double(), want[sure, 3])
-        assert_logs(got[sure, 2], want[sure, 2], rows.logits.shape[-1])
-        k, replacement = int(rng.integers(1, 5)), bool(rng.random() < 0.5)
-        uniforms = torch.tensor(rng.random((len(rows.logits), k)))
-        given = rows
-        if rng.random() < 0.4:
-            given = rows._replace(**dict.fromkeys(sk.registry.SAMPLING), stats=got)
-        call = {"rows": given, "k": k, "replacement": replacement, "uniforms": uniforms}
-        out, want = backends.run("sample", isa_backend, **call), reference.sample(**call)
-        sure &= want.margin > 1
-        assert torch.equal(out.tokens[sure], want.tokens[sure]), seed
-        assert_logs(out.logprobs[sure], want.logprobs[sure], rows.logits.shape[-1])
-        assert out.rows.vocab_map is None or torch.equal(out.rows.vocab_map.packed, rows.vocab_map.packed)
+    sparse_checks.rows_agree(isa_backend, backends.scale(400, isa_backend))
 
 
 def test_pairs_agree_with_the_reference(isa_backend):
-    for seed in range(backends.scale(300, isa_backend)):
-        call = sparse_cases.pair(seed)
-        p, q = call["p"], call["q"]
-        if p.kind == "logits" and min(margins(p).min(), margins(q).min()) <= 1:
-            continue
-        found = [*zip(*laws("", p, q))]
-        wide = max(max(len(a.p), len(b.p)) for a, b in found)
-        got, want = backends.run("row_gap", isa_backend, **call), reference.row_gap(**call)
-        most = math.log(wide) + 1
-        bound = (64 + 8 * math.log(wide)) * EPS * torch.tensor([1, 1, most, most, 1, 1], dtype=torch.float64)
-        assert torch.equal(got.isnan(), want.isnan()), seed
-        assert ((got - want).nan_to_num(0.0).abs() <= bound).all(), seed
-        k = torch.tensor([1 + (seed + i) % 8 for i in range(len(found))])
-        out, bad = backends.run("kseq_rho", isa_backend, **call, k=k), want[:, 0].isnan()
-        assert torch.equal(out.rho[bad], k[bad].double()) and out.beta[bad].isnan().all()
-        rows = [[np.pad(x, (0, wide - len(x))) for x in (positive(a.p), clean_q(b.p))] for a, b in found]
-        a, b = (torch.tensor(np.array(x)) for x in zip(*rows))
-        a, b, of = (a / a.sum(1, True))[~bad], (b / b.sum(1, True))[~bad], [x[~bad] for x in out]
-        if len(a):
-            kseq_rho_laws.judge(a, b, k[~bad].double(), sk.KSeqRhoOutput(*of), (64 + 8 * math.log(wide)) * EPS)
+    sparse_checks.pairs_agree(isa_backend, backends.scale(300, isa_backend))
 
 
 def dense(rows, V):

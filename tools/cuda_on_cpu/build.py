@@ -152,7 +152,8 @@ def build(flavour=None, csrc=CSRC, ops=None, jobs=2):
     csrc, top = Path(csrc).resolve(), ROOT / "build" / "cuda_on_cpu"
     common = make(top / "harness", in_common(), jobs)
     harness = make(top / f"{flavour}-harness", ninja_file(flavour, [], common), jobs)
-    sources = sorted(csrc.glob("ops/*/*_cuda.cu"), reverse=True)  # verify_*, the slowest, first
+    # verify_*, the slowest, first. Without the second copies: here, kernels read rows by id too (csrc/cuda/by_id.h).
+    sources = sorted({*csrc.glob("ops/*/*_cuda.cu")} - {*csrc.glob("ops/*/*_by_id_cuda.cu")}, reverse=True)
     kernels = [p for p in sources if ops is None or p.parent.name in ops]
     if not kernels:
         return harness / f"{MODULE}.so"

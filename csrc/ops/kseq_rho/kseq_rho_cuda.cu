@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "../../cuda/by_id.h"
 #include "../../cuda/list_entries.cuh"
 #include "../../cuda/pair_search.cuh"
 #include "kseq_rho_op.h"
@@ -46,8 +47,10 @@ __global__ void __launch_bounds__(kThreads, 1) search(const Search s) {
 
 // A search that keeps the weights takes less than half as long as one that reads its rows again for each pass.
 constexpr int kTurnsToKeep = 2;
+}  // namespace
 
-void run(const KSeqRho& a, const Tensor& like) {
+template <>
+void launch_kernels<kReadsIds>(const KSeqRho& a, const Tensor& like) {
   constexpr const char* kOp = "kseq_rho";
   const OnDeviceOf device(like);
   const ClusterShape shape = cluster_shape<search>(kOp, a.N, pair_room(a.widest()), kTurnsToKeep);
@@ -56,8 +59,8 @@ void run(const KSeqRho& a, const Tensor& like) {
   SPECDEC_LAUNCH_CLUSTERS(kOp, search, a.N, shape, device.stream, s);
 }
 
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("kseq_rho", TORCH_BOX(&kseq_rho_op<run>)); }
+#ifndef SPECDEC_READS_IDS
+STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("kseq_rho", TORCH_BOX(&kseq_rho_op<&run<KSeqRho>>)); }
+#endif
 
 }  // namespace specdec

@@ -2,6 +2,7 @@
 // A cluster of blocks per pair of rows.
 #include <torch/csrc/stable/library.h>
 
+#include "../../cuda/by_id.h"
 #include "../../cuda/list_entries.cuh"
 #include "../../cuda/mixture_executor.cuh"
 #include "row_gap_op.h"
@@ -22,7 +23,10 @@ __global__ void __launch_bounds__(kThreads, 1) measure(const Pairs s) {
   if (executor.leads()) s.a.write(n, gap);
 }
 
-void run(const RowGap& a, const Tensor& like) {
+}  // namespace
+
+template <>
+void launch_kernels<kReadsIds>(const RowGap& a, const Tensor& like) {
   const OnDeviceOf device(like);
   const int64_t V = a.widest();
   const ClusterShape shape = cluster_shape<measure>("row_gap", a.N, pair_room(V));
@@ -34,8 +38,8 @@ void run(const RowGap& a, const Tensor& like) {
   SPECDEC_LAUNCH_CLUSTERS("row_gap", measure, a.N, shape, device.stream, s);
 }
 
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("row_gap", TORCH_BOX(&row_gap_op<run>)); }
+#ifndef SPECDEC_READS_IDS
+STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("row_gap", TORCH_BOX(&row_gap_op<&run<RowGap>>)); }
+#endif
 
 }  // namespace specdec

@@ -39,24 +39,6 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : kResident) draws(con
   sample(executor, s.a, n);
 }
 
-// The draws from rows by id. Their stats are given, or another launch has made them as the entries lie.
-__global__ void __launch_bounds__(kThreads, 1) draws_by_id(const Draws s) {
-  const int64_t n = s.grid.row();
-  if (!s.a.present.has(n)) {
-    if (s.grid.part() == 0) put_absent(s.a, n, threadIdx.x, kThreads);
-    return;
-  }
-  const Row row = s.a.logits.of_ids(n);
-  const RowStats stats = s.a.stats_in ? stats_at(s.a.stats_in, n) : stats_by_id(row.listed(), s.a.stats[n]);
-  Dist lying = from_stats(row, stats);
-  lying.row = row.as_it_lies();
-  if (lying.kind == Kind::kLogits)
-    sum_chunks(lying, Dist{}, NoSpecialChunks{}, s.grid.part(), s.grid.per_warp, nullptr, s.table(n).sum);
-  if (!s.grid.last()) return;
-  ListedExecutor executor(s, n, stats);
-  sample(executor, s.a, n);
-}
-
 void run(const Sample& a, const Tensor& like) {
   constexpr const char* kOp = "sample";
   const OnDeviceOf device(like);
@@ -83,7 +65,7 @@ void run(const Sample& a, const Tensor& like) {
     room.take(kOp, scratch, device.stream, s.grid, s.tables);
     s.a.k = a.k, rows.ids = ids;
   }
-  SPECDEC_LAUNCH(kOp, draws_by_id, a.N * s.grid.blocks, device.stream, s);
+  launch_draws_by_id(s, device.stream);
 }
 
 }  // namespace

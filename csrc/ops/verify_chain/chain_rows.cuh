@@ -61,7 +61,8 @@ SPECDEC_DEVICE void make_stats(const Rows& rows, const Reduced& reduced, int whi
   const RowStats stats = block_stats<kFiltered>(rows.at(part.start, b, part.i), rows.sampling.at<kFiltered>(b),
                                                 reduced.table.row(index, chunks));
   if (threadIdx.x == 0) reduced.stats[index] = part.laws[which] = stats;
-  if (threadIdx.x == 0 && rows.ids) name_argmax(rows.ids.listed + index, reduced.stats + index, part.laws + which);
+  if (kReadsIds && threadIdx.x == 0 && rows.ids)
+    name_argmax(rows.ids.listed + index, reduced.stats + index, part.laws + which);
 }
 
 template <bool kFiltered>

@@ -11,6 +11,7 @@ namespace specdec {
 
 // Takes the memory that these walks need, and returns the function that launches them. That function must be given an
 // `a` with the stats of all their rows.
+template <bool kById>
 std::function<void(const VerifyChain& a)> prepare_requests(const VerifyChain& a, const Tensor& like,
                                                            cudaStream_t stream);
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests that ask for a rule, or for block verification: a cluster of blocks walks the draft of one of them.
-#define SPECDEC_READS_NO_IDS
 #include "requests.cuh"
 
 #include "../../cuda/gap_executor.cuh"
@@ -36,8 +35,9 @@ __global__ void __launch_bounds__(kThreads, 1) verify_requests(const Requests s)
 
 }  // namespace
 
-std::function<void(const VerifyChain& a)> prepare_requests(const VerifyChain& a, const Tensor& like,
-                                                           [[maybe_unused]] cudaStream_t stream) {
+template <>
+std::function<void(const VerifyChain& a)> prepare_requests<kReadsIds>(const VerifyChain& a, const Tensor& like,
+                                                                      [[maybe_unused]] cudaStream_t stream) {
   const int64_t V = std::max(a.target.memory.V, a.draft.most_ids(a.target.memory.V));
   const ClusterShape shape = cluster_shape<verify_requests>("verify_chain", a.B, pair_room(V));
   Scratch scratch;

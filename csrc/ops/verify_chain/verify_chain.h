@@ -29,6 +29,7 @@ struct VerifyChain {
   float* logprobs = nullptr;         // [B, G+1]
   int32_t* status = nullptr;         // [B]
 
+  bool has_ids() const { return bool(draft.ids); }
   // Whether some request, and whether this one, asks for anything but the exact rule token by token
   SPECDEC_HD bool by_rule() const { return block || rules; }
   SPECDEC_HD bool by_rule(int64_t b) const { return block || rules[b] != Rule::kExact; }

@@ -6,6 +6,7 @@
 // for block verification, the first launch only makes the stats; another launch then walks them.
 #include <torch/csrc/stable/library.h>
 
+#include "../../cuda/by_id.h"
 #include "requests.cuh"
 #include "small_batch.cuh"
 #include "verify_chain_op.h"
@@ -105,7 +106,10 @@ class ReduceRoom {
   TableRoom table_;
 };
 
-void run(const VerifyChain& a, const Tensor& like) {
+}  // namespace
+
+template <>
+void launch_kernels<kReadsIds>(const VerifyChain& a, const Tensor& like) {
   const OnDeviceOf device(like);
   Step s;
   s.a = a;
@@ -119,7 +123,7 @@ void run(const VerifyChain& a, const Tensor& like) {
   if (entries.written()) of_draft.memory = entries.written(of_draft.per_request), of_draft.by_position = true;
 
   // All memory of a call is taken before its first launch.
-  const auto requests = a.by_rule() ? prepare_requests(a, like, device.stream) : nullptr;
+  const auto requests = a.by_rule() ? prepare_requests<kReadsIds>(a, like, device.stream) : nullptr;
   Scratch scratch;
   const size_t counters = scratch.ask<int>(positions + 2 * a.B), residual = scratch.ask<float>(a.B * chunks);
   const bool at_once = fits_at_once(a);
@@ -139,9 +143,11 @@ void run(const VerifyChain& a, const Tensor& like) {
   s.residual_blocks = blocks_per_row(chunks, s.residual_per_warp);
   const int64_t blocks = positions * std::max(1, s.target.blocks + s.draft.blocks);
   views.make("verify_chain", s.a, positions, device.stream);
-  VerifyChain given = s.a;
-  given.draft.memory = a.draft.memory, given.draft.by_position = a.draft.by_position;
-  entries.make("verify_chain", given, positions, views.lists(1), device.stream);
+  if constexpr (kReadsIds) {
+    VerifyChain given = s.a;
+    given.draft.memory = a.draft.memory, given.draft.by_position = a.draft.by_position;
+    entries.make("verify_chain", given, positions, views.lists(1), device.stream);
+  }
   if (at_once) return verify_at_once(s, blocks, device.stream);
 
   check_cuda("verify_chain",
@@ -154,13 +160,13 @@ void run(const VerifyChain& a, const Tensor& like) {
   if (!a.block) SPECDEC_LAUNCH_DEPENDENT("verify_chain", finish_requests, a.B * s.residual_blocks, device.stream, s);
 }
 
-}  // namespace
-
+#ifndef SPECDEC_READS_IDS
 STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
-  m.impl("verify_chain", TORCH_BOX(&PlainVerifyChain<run>::call));
-  m.impl("verify_chain.out", TORCH_BOX(&PlainVerifyChain<run>::out));
-  m.impl("verify_chain.views", TORCH_BOX(&VerifyChainOp<run>::call));
-  m.impl("verify_chain.views_out", TORCH_BOX(&VerifyChainOp<run>::out));
+  m.impl("verify_chain", TORCH_BOX(&PlainVerifyChain<&run<VerifyChain>>::call));
+  m.impl("verify_chain.out", TORCH_BOX(&PlainVerifyChain<&run<VerifyChain>>::out));
+  m.impl("verify_chain.views", TORCH_BOX(&VerifyChainOp<&run<VerifyChain>>::call));
+  m.impl("verify_chain.views_out", TORCH_BOX(&VerifyChainOp<&run<VerifyChain>>::out));
 }
+#endif
 
 }  // namespace specdec

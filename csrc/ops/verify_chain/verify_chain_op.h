@@ -194,7 +194,6 @@ inline Prepared<VerifyChain> prepare_verify_chain(SPECDEC_ROWS_ARGUMENTS(Tensor,
   a.block = method == 1;
   a.rules = rules(op, rule, alpha, {op, "rule_numbers", rule_numbers, 3}, B, G);
   check_rules(op, a.rules, a.block, B, a.present, G);
-  check_ids_served(op, a.draft.ids, a.by_rule(), "needs method 'token' and rule 'exact', got another");
 
   take_randomness(op, a, B, G + 1, seed, offset, uniforms,
                   target_temperature || of_target.numbers.greedy() || target_stats);

@@ -53,6 +53,7 @@ struct VerifyTree {
   int32_t* status = nullptr;         // [B]
   int32_t* path = nullptr;           // [B, D+1]
 
+  bool has_ids() const { return bool(draft.ids); }
   SPECDEC_HD Rule rule(int64_t b) const { return takes(method, rules[b]) ? rules[b] : Rule::kExact; }
   SPECDEC_HD bool by_rule(int64_t b) const { return rules && rule(b) != Rule::kExact; }
   SPECDEC_HD int64_t columns() const { return tests_drafts ? K * L : N; }

@@ -65,6 +65,7 @@ SPECDEC_DEVICE void each_view(const VerifyTree& a, int64_t i, const F& f) {
 }
 
 // Takes the memory for the walks of the requests with a rule, and returns the function that launches them.
+template <bool kById>
 std::function<void()> prepare_trees_by_rule(const VerifyTree& a, const Tensor& like, cudaStream_t stream);
 
 }  // namespace specdec

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests that ask for a rule, in two launches of one kernel. So the passes over V, its largest part, exist once.
-#define SPECDEC_READS_NO_IDS
 #include "../../cuda/mixture_executor.cuh"
 #include "trees.cuh"
 
@@ -57,8 +56,9 @@ __global__ void __launch_bounds__(kThreads, 1) trees_by_rule(const Trees s) {
 
 }  // namespace
 
-std::function<void()> prepare_trees_by_rule(const VerifyTree& a, const Tensor& like,
-                                            [[maybe_unused]] cudaStream_t stream) {
+template <>
+std::function<void()> prepare_trees_by_rule<kReadsIds>(const VerifyTree& a, const Tensor& like,
+                                                       [[maybe_unused]] cudaStream_t stream) {
   const ClusterShape shape = cluster_shape<trees_by_rule>("verify_tree", a.B, shared_room(a));
   Scratch scratch, of_makers;
   const Trees walks(a, scratch, shape, like);

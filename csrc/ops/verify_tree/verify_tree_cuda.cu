@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#define SPECDEC_READS_NO_IDS
 #include <torch/csrc/stable/library.h>
 
 #include "trees.cuh"
+#include "../../cuda/by_id.h"
 #include "verify_tree_op.h"
 
 namespace specdec {
@@ -19,30 +19,33 @@ __global__ void __launch_bounds__(kThreads, 1) walk_trees(const Trees s) {
   if (!s.a.by_rule(b)) s.walk<ResidualExecutor>(b, shared);
 }
 
-void run(const VerifyTree& given, const Tensor& like) {
+}  // namespace
+
+template <>
+void launch_kernels<kReadsIds>(const VerifyTree& given, const Tensor& like) {
   const OnDeviceOf device(like);
   VerifyTree a = given;
   const ViewsRoom views(like, a, a.B * a.N, a.D);
   const EntriesRoom entries(like, a.draft.ids, a.draft.views, a.draft.memory.V, a.B * a.N, a.target.memory.V,
                             a.draft.kind == Kind::kProbs);
   // All memory of a call is taken before its first launch.
-  const std::function<void()> by_rule = a.rules ? prepare_trees_by_rule(a, like, device.stream) : nullptr;
+  const std::function<void()> by_rule = a.rules ? prepare_trees_by_rule<kReadsIds>(a, like, device.stream) : nullptr;
   const ClusterShape shape = cluster_shape<walk_trees>("verify_tree", a.B, shared_room(a));
   Scratch scratch;
   const Trees s(a, scratch, shape, like);
   views.make("verify_tree", a, a.B * a.N, device.stream);
-  entries.make("verify_tree", a, a.B * a.N, views.lists(1), device.stream);
+  if constexpr (kReadsIds) entries.make("verify_tree", a, a.B * a.N, views.lists(1), device.stream);
   if (by_rule) by_rule();
   SPECDEC_LAUNCH_CLUSTERS("verify_tree", walk_trees, a.B, shape, device.stream, s);
 }
 
-}  // namespace
-
+#ifndef SPECDEC_READS_IDS
 STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
-  m.impl("verify_tree", TORCH_BOX(&PlainVerifyTree<run>::call));
-  m.impl("verify_tree.out", TORCH_BOX(&PlainVerifyTree<run>::out));
-  m.impl("verify_tree.views", TORCH_BOX(&VerifyTreeOp<run>::call));
-  m.impl("verify_tree.views_out", TORCH_BOX(&VerifyTreeOp<run>::out));
+  m.impl("verify_tree", TORCH_BOX(&PlainVerifyTree<&run<VerifyTree>>::call));
+  m.impl("verify_tree.out", TORCH_BOX(&PlainVerifyTree<&run<VerifyTree>>::out));
+  m.impl("verify_tree.views", TORCH_BOX(&VerifyTreeOp<&run<VerifyTree>>::call));
+  m.impl("verify_tree.views_out", TORCH_BOX(&VerifyTreeOp<&run<VerifyTree>>::out));
 }
+#endif
 
 }  // namespace specdec

@@ -135,7 +135,6 @@ inline Prepared<VerifyTree> prepare_verify_tree(
 
   a.rules = rules(op, rule, alpha, {op, "rule_numbers", rule_numbers, 3}, B);
   check_tree_rules(op, a);
-  check_ids_served(op, a.draft.ids, true, "is served by Triton only, got it in a CUDA call");
 
   take_randomness(op, a, B, a.columns() + 1, seed, offset, uniforms,
                   target_temperature || of_target.numbers.greedy() || target_stats || a.method == Method::kGreedy);

@@ -34,9 +34,7 @@ class DraftRunner:
 
     def __init__(self, model, reach: int):
         self.model, self.reach, self.first = model, reach, 0  # first: the slot of the last batch's first row
-        # CUDA verifies no trees and no rules of mapped rows, so on a GPU the rows are written out.
-        self._own_map = getattr(model, "vocab_map", None)
-        self.vocab_map = self._own_map if model.device.type == "cpu" else None
+        self.vocab_map = getattr(model, "vocab_map", None)
 
     def rows(self, logits, **fields) -> sk.Rows:
         """Return logits of this model as Rows."""
@@ -202,8 +200,7 @@ class DraftRunner:
     def _forward(self, ids, start, slot=None, **options):
         """Run the model. slot: the slot of the first row, by default the batch's first."""
         slot = self.first if slot is None else slot
-        logits = self.model.forward(ids.clamp(0, self.model.vocab_size - 1), start, self.cache, slot, **options)
-        return logits if self.vocab_map is self._own_map else written_out(logits, self._own_map)
+        return self.model.forward(ids.clamp(0, self.model.vocab_size - 1), start, self.cache, slot, **options)
 
 
 def _parents(branches: Branches, width: int) -> torch.Tensor:
