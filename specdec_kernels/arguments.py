@@ -76,8 +76,8 @@ SIDE = ("logits", *SAMPLING, "stats", "kind", "row")
 def _side(public, logits, rows, V, per="row", takes=SIDE, row="", optional=False, stats="optional", ids=False):
     """Yield the arguments of one side: the fields of Rows that the op takes (`takes`).
 
-    rows: the dimensions before V. stats: "optional", or "made" by the public function if they are not given. ids:
-    whether _ids() adds those of the entries."""
+    rows: the dimensions before V. stats: "optional", or "made" by the public function if they are not given. ids: True
+    if the op takes Rows.ids and Rows.vocab_map, as _ids() yields them."""
     prefix = logits.removesuffix("logits") if logits.endswith("logits") else f"{logits}_"
     each = f"{LEADS[per]} | 1"
     fields = {
@@ -97,7 +97,7 @@ def _side(public, logits, rows, V, per="row", takes=SIDE, row="", optional=False
 
 
 def _ids(side, prefix, rows, per, is_view=True):
-    shape = _ending(rows, "k") + " | P"  # P = 3 Vd + V + 1
+    shape = _ending(rows, "E") + " | M"  # M = 3 Vq + V + 1
     yield Argument(f"{prefix}ids", "ids or map", shape, per, True, f"{side}.ids", is_view=is_view)
     yield Argument("", "ids or map", "", "all", True, f"{side}.vocab_map")
 

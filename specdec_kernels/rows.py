@@ -42,12 +42,12 @@ class Rows(NamedTuple):
         penalties: ``Penalties`` on tokens that were used before.
         bias: ``Bias``, values that are added to some logits.
         allowed: ``Allowed``, masks of the ids that may be sampled.
-        ids: int32 or int64, of the shape of ``logits``, [..., k]: the rows are sparse, and entry j stands for the token
-            id ids[..., j]. The ids are in any order and below 2^24. A negative id is a pad: its entry is not used. On
-            the draft side only. An id of 2^24 or more raises on the CPU, and is a pad on a GPU.
-        vocab_map: ``VocabMap``, for a draft with a vocabulary of its own: entry j stands for the target id that the map
-            gives for draft id j. With ``ids`` too, those are draft ids; the call looks up their target ids, in a few
-            small launches. On the draft side only.
+        ids: int32 or int64, of the shape of ``logits``, [..., E]: the rows are sparse, and entry j stands for the token
+            id ids[..., j]. The ids are in any order and below 2^24: a larger one raises on the CPU; on a GPU its entry
+            is ignored. So is the entry of a negative id, on every device. On the draft side only.
+        vocab_map: ``VocabMap`` with an id for each entry of a row: entry j stands for the target id of draft id j. If
+            ``ids`` are given too, they are draft ids, and each call converts them (a few small launches on a GPU); one
+            outside the map is ignored. The map's V is not compared with the target's. On the draft side only.
 
     An op applies, in this order: bias, penalties, mask, temperature, top-n-sigma, min-p, top-k, then top-p over what is
     left. Each filter is exact, without sorting the vocabulary. Ties at a cutoff all stay. Filters do not change greedy
@@ -56,10 +56,10 @@ class Rows(NamedTuple):
     Stats of a row are those after its bias, penalties and mask, and do not replace them: pass them with the stats.
     ``row_gap``, ``kseq_rho`` and ``stack_rows`` raise if a side has one of the three.
 
-    Rows with ``ids`` or ``vocab_map`` are distributions over target ids. Temperature and filters act on their k entries
-    one by one. The probabilities of entries with the same id then add up, and an id without an entry has none. Views
-    name target ids too, as do drafted tokens and everything that an op returns. Rows of probabilities are used as they
-    are, not divided by their sum.
+    Rows with ``ids`` or ``vocab_map`` are distributions over target ids. Temperature and filters act on their entries
+    one by one. The probabilities of entries with the same id are then added, and an id without an entry has
+    probability 0. The ids in bias, penalties and masks, the drafted tokens and the tokens that an op returns are target
+    ids. Such rows of probabilities are used as they are: they need not sum to 1.
 
     Example:
         >>> z = torch.tensor([[5.0, 3.0, 2.0]]).log()

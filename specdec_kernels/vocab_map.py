@@ -41,22 +41,23 @@ class VocabMap(NamedTuple):
 
 
 def vocab_map(table: torch.Tensor, V: int, offsets: bool = False) -> VocabMap:
-    """Return the map of a draft with a vocabulary of its own, for ``Rows.vocab_map``. It is built once for a draft.
+    """Make the map from draft ids to target ids for ``Rows.vocab_map``. Call it once per draft model.
 
-    A draft row's entry j then stands for the target id table[j]. Draft ids without a target id are forbidden: they have
-    no mass. If several draft ids have one target id, their probabilities add up.
+    A draft row's entry j then stands for the target id table[j]. A draft id without a target id has no mass. If several
+    draft ids have one target id, their probabilities are added.
 
     Args:
         table: [Vd] int32 or int64, on the CPU or a GPU: the target id of each draft id, negative where there is none.
         V: the size of the target's vocabulary, at most 2^24.
-        offsets: whether ``table`` holds target id - draft id, as ``d2t`` of EAGLE-3 and TensorRT-LLM does. A negative
-            sum is no target id.
+        offsets: True if ``table`` holds target id - draft id, as ``d2t`` of EAGLE-3 and TensorRT-LLM does. A draft id
+            whose target id would be negative has none.
 
     Returns:
         VocabMap on the device of ``table``. The call waits for that device, because it checks the ids.
 
     Raises:
-        TypeError, ValueError: naming the argument, what was wanted and what came; for an id of V or more, its place.
+        TypeError, ValueError: naming the argument, what was wanted and what came, and of a target id of V or more its
+            index.
 
     Example:
         >>> made = vocab_map(torch.tensor([4, -1, 0, 2, 2]), V=5)

@@ -61,13 +61,14 @@ inline EntryIds ids_of_map(const Op& op, Name name, const int32_t* numbers, int6
 }
 #endif
 
-// Sets the ids of a side's rows, which lie in memory like its logits. each(f) calls f(position, offset) for the rows
-// that the call may read, of `positions` positions, with the offset of the row's ids.
+// Checks the ids of a side, which have the shape of its logits, and stores them in `to`. each(f) calls
+// f(position, offset) for every row that the call may read: its ids begin at this offset. positions: how many there are.
 template <class Each>
-void take_ids(const Op& op, const char* side, RowsIds& to, const OptTensor& given, const Tensor& logits,
+void take_ids(const Op& op, const char* side, RowsIds& to, const OptTensor& given, const Tensor* of,
               [[maybe_unused]] int64_t positions, [[maybe_unused]] const Each& each) {
   if (!given) return;
-  const Tensor& t = *given;
+  check(of, op, side, ".ids need ", side, ".logits, got none");
+  const Tensor &t = *given, &logits = *of;
   const int64_t k = logits.size(logits.dim() - 1);
   to.is_map = t.scalar_type() == ScalarType::UInt32;
   const Name name(side, to.is_map ? "vocab_map" : "ids");
@@ -104,10 +105,10 @@ void take_ids(const Op& op, const char* side, RowsIds& to, const OptTensor& give
 #endif
 }
 
-// The same for rows [N, k]. On a device the number of those present is not read.
+// The same for rows [N, k]. On a GPU the host does not read how many are present.
 inline void take_ids(const Op& op, const char* side, RowsIds& to, const OptTensor& given, const Tensor& logits,
                      const Present& present) {
-  take_ids(op, side, to, given, logits, logits.size(0), [&](const auto& f) {
+  take_ids(op, side, to, given, &logits, logits.size(0), [&](const auto& f) {
     for (int64_t n = 0; n < present.of(logits.size(0)); ++n) f(n, n * to.row_stride);
   });
 }

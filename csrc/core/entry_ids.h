@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ids of a draft row's entries, if entry j is not that of id j. A sparse row has a few entries, each with an id; in
-// a mapped one, a table gives the target's id for each id of the draft's vocabulary. An entry without an id has no
-// mass, and the masses of entries with one id add up.
+// Token ids of the entries of draft rows. Without them, entry j is that of token id j. A sparse row has a few entries,
+// each with an id; in a mapped one, a table gives the target's id for each id of the draft's vocabulary. An entry
+// without an id has no mass, and the masses of entries with one id add up.
 #pragma once
 
-#include <algorithm>
 #include <memory>
 
 #include "dtype.h"
@@ -13,40 +12,45 @@
 
 namespace specdec {
 
-// Whether the code of this file reads rows with ids (cuda/by_id.h)
+// Whether this translation unit reads rows with ids (cuda/by_id.h)
 #if defined(SPECDEC_IN_CUDA) && !defined(SPECDEC_CUDA_ON_CPU) && !defined(SPECDEC_READS_IDS)
 constexpr bool kReadsIds = false;
 #else
 constexpr bool kReadsIds = true;
 #endif
 
-// Those of one row
+// The id of entry `at`; -1: it has none
+SPECDEC_HD int64_t id_of(const Ints& ids, int64_t at) {
+  const int64_t id = ids[at];
+  return id >= 0 && id < kIdsEnd ? id : -1;
+}
+
+// The ids of one row
 struct EntryIds {
   struct Place {
     int32_t id, at;
   };
+  struct Places {
+    const Place *first, *last;
+    const Place* begin() const { return first; }
+    const Place* end() const { return last; }
+    int64_t size() const { return last - first; }
+  };
   const Place* places = nullptr;  // [n]: the entries that have an id, by ascending id, then in the row's order
   int64_t n = 0, k = 0;
-  Ints ids;              // [k]: the id of each entry; one outside [0, kIdsEnd) is none
+  Ints ids;              // [k]: as given; read by id_of()
   int64_t end = 1;       // the largest id + 1
   bool repeats = false;  // whether two entries have the same id
-  bool ascends = true;   // whether the places ascend with the ids
+  bool ascends = true;   // whether sorting by id keeps the row's order
 
-  template <class F>
-  void for_places(int64_t v, const F& f) const {
-    const Place* const end = places + n;
-    const auto below = [](const Place& place, int64_t v) { return place.id < v; };
-    for (const Place* at = std::lower_bound(places, end, v, below); at < end && at->id == v; ++at) f(at->at);
-  }
-  int64_t of(int64_t at) const {
-    const int64_t id = ids[at];
-    return id >= 0 && id < kIdsEnd ? id : -1;
-  }
+  // The places of the ids in [begin, end) (cpu/listed_reader.cpp)
+  Places between(int64_t begin, int64_t end) const;
 };
 
 #ifdef SPECDEC_IN_CUDA
-// Those of one row in CUDA, made by a launch before those that read the row (cuda/list_entries.cuh). The target has V
-// ids. Ids beyond them are numbered anew from V on, so that no sum is longer than V + k: `places` has those numbers.
+// The ids of one row in CUDA. A launch before the others fills this (cuda/list_entries.cuh). Ids of V or more are numbered
+// anew: V, V + 1, ... in their order, so that sums have at most V + k terms. `places` has these numbers. V: of the target;
+// of a map, the map's; in sample and row_stats 2^24, since they number no id anew.
 struct Listed {
   const void* lying;              // Row::pointer() of the row as its entries lie
   const void* data;               // [k] of dtype: the entries of that row, as its view changes them
@@ -56,18 +60,15 @@ struct Listed {
   Ints ids;                       // [k]
   int32_t n, k, V, end;           // end: the largest number of an id + 1
   DType dtype;
-  bool adds;  // the entries of one id add up as they are; else as logits
+  bool adds;  // rows of probabilities: entries of one id are added; else their weights
 
-  SPECDEC_HD int64_t of(int64_t at) const {
-    const int64_t id = ids[at];
-    return id >= 0 && id < kIdsEnd ? id : -1;
-  }
+  SPECDEC_HD int64_t of(int64_t at) const { return id_of(ids, at); }
   SPECDEC_HD bool is_at(int64_t id, int64_t at) const { return at < k && of(at) == id; }
   SPECDEC_HD float entry(int64_t at) const { return number_at(data, dtype, clamped(at, k - 1)); }
 };
 #endif
 
-// Those of all rows of a side
+// The ids of all rows of a side
 struct RowsIds {
   Ints ids;  // [..., k] as the rows lie; null: entry j is that of id j
   int64_t batch_stride = 0, row_stride = 0;
@@ -80,7 +81,7 @@ struct RowsIds {
 #endif
 
   SPECDEC_HD explicit operator bool() const { return bool(ids); }
-  // The most ids of a row of k entries, if the target has `all`
+  // An upper bound on the ids of a row of k entries, if the target has `all`
   SPECDEC_HD int64_t most(int64_t all, int64_t k) const { return !ids ? k : !is_map ? all + k : V > k ? V : k; }
 #ifndef SPECDEC_IN_CUDA
   const EntryIds* of(int64_t position) const { return ids ? rows.get() + (is_map ? 0 : position) : nullptr; }

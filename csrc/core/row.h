@@ -122,12 +122,12 @@ class Row {
     return row;
   }
   // The id of entry `at`
-  int64_t id_at(int64_t at) const { return ids && !by_id ? ids->of(at) : at; }
+  int64_t id_at(int64_t at) const { return ids && !by_id ? id_of(ids->ids, at) : at; }
   // Calls f with each place of id v in the row.
   template <class F>
   void for_places(int64_t v, const F& f) const {
     if (!ids || by_id) return f(v);
-    ids->for_places(v, f);
+    for (const EntryIds::Place& place : ids->between(v, v + 1)) f(place.at);
   }
   // The same row as its entries lie
   Row as_it_lies() const {

@@ -26,29 +26,29 @@ float ListedReader::entry(const Row& row, int64_t at, int64_t id) {
 }
 
 // Chunks are read in order, so the last place is a good guess.
-ListedReader::Places ListedReader::places(const EntryIds& ids, int64_t begin, int64_t end) {
+EntryIds::Places EntryIds::between(int64_t begin, int64_t end) const {
   static thread_local int64_t near = 0;
   const auto below = [](const Place& place, int64_t v) { return place.id < v; };
-  const Place* const all = ids.places + ids.n;
-  const Place* first = ids.places + std::min(near, ids.n);
-  if ((first > ids.places && !below(first[-1], begin)) || (first < all && below(*first, begin)))
-    first = std::lower_bound(ids.places, all, begin, below);
+  const Place* const all = places + n;
+  const Place* first = places + std::min(near, n);
+  if ((first > places && !below(first[-1], begin)) || (first < all && below(*first, begin)))
+    first = std::lower_bound(places, all, begin, below);
   int64_t step = 1;  // doubles until it is beyond the last place
   while (step < all - first && below(first[step - 1], end)) step *= 2;
   const Place* const last = std::lower_bound(first + step / 2, first + std::min(step, all - first), end, below);
-  near = last - ids.places;
+  near = last - places;
   return {first, last};
 }
 
 float ListedReader::entry_of_id(const Row& row, int64_t v) const {
   float z = row.adds ? 0 : -HUGE_VALF;
-  for (const Place& place : places(*row.ids, v, v + 1)) add(row, entry(row, place.at, v), z);
+  for (const Place& place : row.ids->between(v, v + 1)) add(row, entry(row, place.at, v), z);
   return z;
 }
 
 void ListedReader::change(const Row& row, int64_t begin, int n, float* z) const {
   for (int i = 0; i < n; ++i) {
-    const int64_t id = row.ids->of(begin + i);
+    const int64_t id = row.id_at(begin + i);
     z[i] = id < 0 ? -HUGE_VALF : seen_entry(row.view, id, [&] { return z[i]; });
   }
 }
@@ -56,7 +56,7 @@ void ListedReader::change(const Row& row, int64_t begin, int n, float* z) const 
 const float* ListedReader::chunk(const Row& row, int64_t c, int m, int n, float pad, float* buf) const {
   std::fill(buf, buf + m, row.adds ? 0 : -HUGE_VALF);
   std::fill(buf + m, buf + padded(n), pad);
-  for (const Place& place : places(*row.ids, c * kChunk, c * kChunk + m))
+  for (const Place& place : row.ids->between(c * kChunk, c * kChunk + m))
     add(row, entry(row, place.at, place.id), buf[place.id - c * kChunk]);
   return buf;
 }
@@ -85,7 +85,7 @@ Entries ListedReader::gather(const Row& row, const Place* places, int m, float* 
 void ListedReader::probs(const Dist& d, int64_t c, int n, float* out) const {
   std::fill(out, out + padded(n), 0.0f);
   out -= c * kChunk;
-  Places left = places(*d.row.ids, c * kChunk, c * kChunk + n);
+  EntryIds::Places left = d.row.ids->between(c * kChunk, c * kChunk + n);
   while (left.size() > 0) {
     alignas(64) float w[kChunk];
     const int m = int(std::min<int64_t>(left.size(), kChunk));

@@ -16,31 +16,22 @@ class ListedReader {
   // Entry v of a row that is read by id: what the entries of id v add up to
   float entry_of_id(const Row& row, int64_t v) const;
 
-  // What must be done to a chunk of a row as it lies
+  // Whether entries of a row as it lies change when they are read: by its view, or since some have no id
   Changes changes(const Row& row) const {
     Changes changes;
     changes.listed = row.view || row.ids->n < row.ids->k;
     return changes;
   }
-  // Does it to the n entries z from place `begin` on.
+  // Changes the n entries z from place `begin` on.
   void change(const Row& row, int64_t begin, int n, float* z) const;
 
-  // The places of the ids in [begin, end)
-  struct Places {
-    const Place *first, *last;
-    const Place* begin() const { return first; }
-    const Place* end() const { return last; }
-    int64_t size() const { return last - first; }
-  };
-  static Places places(const EntryIds& ids, int64_t begin, int64_t end);
-
-  // The first m entries of chunk c of a row that is read by id, then `pad` up to n, in buf. Ids without an entry have 0
-  // if entries add up as they are, else -inf.
+  // Writes chunk c of a row that is read by id to buf: what m ids have, then `pad` up to padded(n). An id without an entry
+  // has 0 in a row of probabilities, else -inf.
   const float* chunk(const Row& row, int64_t c, int m, int n, float pad, float* buf) const;
 
   // Whether any id of chunk c has an entry
-  static bool reaches(const EntryIds& ids, int64_t c) { return places(ids, c * kChunk, (c + 1) * kChunk).size() > 0; }
-  // Chunk c as probabilities of d, 0 beyond the row; a probability row's as in clean_prob()
+  static bool reaches(const EntryIds& ids, int64_t c) { return ids.between(c * kChunk, (c + 1) * kChunk).size() > 0; }
+  // Writes chunk c as probabilities of d, 0 beyond the row. Those of a row of probabilities go through clean_prob().
   void probs(const Dist& d, int64_t c, int n, float* out) const;
 
  private:

@@ -12,7 +12,7 @@ float Row::entry(int64_t v) const {
 
 double Dist::listed_prob(int64_t v) const {
   double sum = 0;
-  for (const EntryIds::Place& place : ListedReader::places(*row.ids, v, v + 1)) {
+  for (const EntryIds::Place& place : row.ids->between(v, v + 1)) {
     const float z = ListedReader::entry(row, place.at, v);
     sum += kind == Kind::kProbs ? double(clean_prob(z)) : exp(stats.log_prob(z));
   }
@@ -20,7 +20,7 @@ double Dist::listed_prob(int64_t v) const {
 }
 
 double Dist::log_listed_prob(int64_t v) const {
-  const auto places = ListedReader::places(*row.ids, v, v + 1);
+  const auto places = row.ids->between(v, v + 1);
   if (kind == Kind::kLogits && places.size() == 1)  // exp() would lose a small one
     return stats.log_prob(ListedReader::entry(row, places.first->at, v));
   return log(listed_prob(v));

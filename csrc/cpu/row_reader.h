@@ -21,7 +21,7 @@ class RowReader {
 
   // Entry v of a row, which this process must have
   float entry(const Row& row, int64_t v) const {
-    if (row.ids) return row.by_id ? listed.entry_of_id(row, v) : listed.entry(row, v, row.ids->of(v));
+    if (row.ids) return row.by_id ? listed.entry_of_id(row, v) : listed.entry(row, v, row.id_at(v));
     return seen_entry(row.view, v, [&] { return number_at(row.pointer(), row.dtype, place(row, v)); });
   }
 

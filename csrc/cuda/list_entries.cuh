@@ -11,8 +11,8 @@ using Place = EntryIds::Place;
 SPECDEC_DEVICE int32_t id_at(const Place* places, int i) { return places[i].id; }
 SPECDEC_DEVICE bool before(const Place& a, const Place& b) { return a.id != b.id ? a.id < b.id : a.at < b.at; }
 
-// Sorts n places in memory, by bitonic merges in which every exchange moves the lesser place down: places beyond n
-// would stay where they are. Called by all threads of a block.
+// Sorts n places in memory, by bitonic merges. n may be any number: every exchange moves the lesser place down, so one
+// with an index of n or more is skipped. Called by all threads of a block.
 SPECDEC_DEVICE void sort(Place* places, int n) {
   const auto exchange = [&](int64_t i, int64_t j) {
     if (j >= n) return;
@@ -40,15 +40,15 @@ struct ListedRows {
   Place* places = nullptr;        // [positions, k], sparse only
   float* written = nullptr;       // [positions, stride], or null: rows are read where they lie
   int32_t* repeats = nullptr;     // [positions]; [1] of a map
-  Seen* seen = nullptr;           // [positions]: rows whose map has ids without a target's
+  Seen* seen = nullptr;           // [positions]: of a map in which some draft ids have no target id
   uint32_t* mapped = nullptr;     // [words]: bit j: entry j has an id
   int32_t* none = nullptr;        // [spans + 1] zeros: a view without entries
-  int64_t stride = 0, words = 0;  // words: also the spans' upper bound, for none
+  int64_t stride = 0, words = 0;  // of `mapped`, and of `none` less one
   int64_t V = 0;                  // of the target
   bool adds = false;
 };
 
-// Sorts the ids of a row into its places. Sets n and end. Called by all threads of a block.
+// Sorts the ids of a row into its places, numbers those of V or more anew, and sets n, end and repeats. Called by all threads of a block.
 SPECDEC_DEVICE void list_sparse(Listed& row, Place* places, int32_t* repeats) {
   constexpr int32_t kNone = INT32_MAX;
 #pragma unroll 1
@@ -108,7 +108,7 @@ SPECDEC_DEVICE void write_seen(const Views& views, const ViewLists& lists, int64
   });
 }
 
-// Makes what all rows of a map share. Called by all threads of a block.
+// Writes `repeats` and the mask of the draft ids with a target id, which all rows of a map share. Called by all threads of a block.
 SPECDEC_DEVICE void list_map(const ListedRows& to, const Place* places, const int32_t* table, int k, int n) {
   bool twice = false;
 #pragma unroll 1
@@ -179,9 +179,8 @@ __global__ void __launch_bounds__(kThreads, 2) list_entries(const EntriesLaunch<
             });
 }
 
-// Allocates the memory for the entries of the rows with ids, at most `most` of them, and stores its addresses in the
-// side's arguments. make() launches the kernel that lists them. `V`: of the target. `reads`: whether the rows are read
-// as they lie, for their stats. `copies`: whether they must be written even if that is not needed to see them.
+// Allocates the memory for at most `most` rows with ids, and stores its addresses in `ids` and `views`. make() launches
+// the kernel that fills it. V: of the target. adds: the rows are probabilities.
 class EntriesRoom {
  public:
   EntriesRoom(const Tensor& like, RowsIds& ids, Views& views, int64_t k, int64_t most, int64_t V, bool adds)

@@ -46,7 +46,7 @@ SPECDEC_HD int64_t number_of(const Listed* row, int64_t id) {
   }
   return first < row->n && row->of(row->places[first].at) == id ? row->places[first].id : -1;
 }
-// The number of an id under any row
+// number_of() for a row by id, else the id itself
 SPECDEC_HD int64_t number_in(const Row& row, int64_t id) { return row.is_listed() ? number_of(row.listed(), id) : id; }
 
 // Calls f with each entry of an id, by its number.
@@ -66,8 +66,8 @@ SPECDEC_HD float softened(float x, float rate) {
 #endif
 }
 
-// What two entries of one id add up to: a probability, or a logit that has the sum of their weights. Inlined: functions
-// that pass over rows have no register to spare for a call.
+// What two entries of one id add up to: a probability, or a logit that has the sum of their weights. Inlined,
+// since a call would cost registers.
 SPECDEC_HD float joined(float x, float y, float scale, float cutoff, bool adds) {
   const float most = fmaxf(x, y), less = fminf(x, y), rate = scale * 1.4426950408889634f;
   const float sum = most + softened(2 * rate * (0.5f * less - 0.5f * most), rate);
@@ -86,14 +86,15 @@ SPECDEC_HD float listed_entry(const Listed& row, int64_t v, float scale, float c
   return sum;
 }
 
-// The id of entry `at`, for stats of a greedy row, which were made as its entries lie
+// Stats that were made from the entries as they lie. Those of a greedy row hold an entry's index: the result holds its
+// id.
 SPECDEC_HD_APART RowStats stats_by_id(const Listed* row, RowStats stats) {
   if (stats.greedy(row->k)) stats.log_norm = float(clamped(row->of(int64_t(stats.log_norm)), kIdsEnd - 1));
   return stats;
 }
 
-// The entries that `at`, a GroupsOf or a RunOf, names, of a row by id: 0 or -inf where an id has none. Those of one id
-// add up, as logits under these stats.
+// Loads the entries of a row by id that `at`, a GroupsOf or a RunOf, names: 0 or -inf where an id has none. Entries of
+// one id add up, as logits under these stats.
 template <class At>
 SPECDEC_DEVICE void load_listed(const Listed* row, const RowStats& stats, const At& at, float (&z)[At::kEntries]) {
   constexpr int N = At::kEntries, kWidth = N < kGroup ? N : kGroup;

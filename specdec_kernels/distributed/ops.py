@@ -31,7 +31,8 @@ _DOC = """``specdec_kernels.{op}`` on rows that are split over the ranks of a pr
         Everything else: as for ``specdec_kernels.{op}``.
 
     Raises:
-        The errors of ``specdec_kernels.{op}``, on every rank. ValueError: rows with ``ids`` or ``vocab_map``.
+        The errors of ``specdec_kernels.{op}``, on every rank. ValueError: rows with ``ids`` or ``vocab_map``
+        that are split over the ranks. A draft that every rank has whole may have them.
         RuntimeError: on every rank, if one of them gives a different argument (which is named), cannot make the call,
         or is gone (then within the process group's timeout).
         NotImplementedError: if ``exchange`` is "chunks" and the rows are not on the CPU.
@@ -90,7 +91,7 @@ def _over_ranks(function: Callable, target: str, draft: str | None, example: str
 
 
 def _has_ids(rows) -> bool:
-    """Return whether rows have ids of their own. They are whole on every rank, and short."""
+    """Return whether rows have ``ids`` or a ``vocab_map``. Such rows are never split."""
     return isinstance(rows, Rows) and (rows.ids is not None or rows.vocab_map is not None)
 
 

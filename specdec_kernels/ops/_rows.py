@@ -73,7 +73,7 @@ def refuse(op: str, name: str, rows: Rows, *fields: str) -> None:
 
 
 def ids(op: str, name: str, x: Rows) -> tuple:
-    """Return the ids of a side's entries as an op takes them, its last argument; nothing if none are given."""
+    """Return (ids,), the last argument of an op, or () if the side has none. A map is given as its uint32 numbers."""
     if x.ids is None and x.vocab_map is None:
         return ()
     if x.ids is not None:

@@ -30,7 +30,7 @@ def kseq_rho(p: Rows | torch.Tensor, q: Rows | torch.Tensor, k: int | torch.Tens
         p: [N, V] target rows, ``Rows`` or a tensor: logits, with their stats [N, 4] or the parameters they are sampled
             with, each a number or [N]; or probabilities (a negative one counts as 0, -inf too).
         q: [N, Vq] draft rows of the same kind (a missing entry has no mass; a probability outside [0, 1 + 1e-3] counts
-            as 0). Sparse rows: ``ids`` [N, k] with entries [N, k]. Mapped ones: ``vocab_map``.
+            as 0). Sparse rows: ``ids`` [N, E] with entries [N, E]. Mapped ones: ``vocab_map``.
         k: the number of drafts, >= 1: an int, or [N] int32 / int64. In a tensor on a GPU less than 1 counts as 1.
 
     Returns:

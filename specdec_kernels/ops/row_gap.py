@@ -19,7 +19,7 @@ def row_gap(p: Rows | torch.Tensor, q: Rows | torch.Tensor) -> torch.Tensor:
         p: [N, V] target rows, ``Rows`` or a tensor: logits, with their stats [N, 4] or the parameters they are sampled
             with, each a number or [N]; or probabilities (a negative one counts as 0, -inf too).
         q: [N, Vq] draft rows of the same kind (a missing entry has no mass; a probability outside [0, 1 + 1e-3] counts
-            as 0). Sparse rows: ``ids`` [N, k] with entries [N, k]. Mapped ones: ``vocab_map``.
+            as 0). Sparse rows: ``ids`` [N, E] with entries [N, E]. Mapped ones: ``vocab_map``.
 
     Returns:
         [N, 6] float32: TV = sum (p - q)+, the overlap sum min(p, q) (the chance that a draft is accepted), the

@@ -31,8 +31,8 @@ def row_stats(rows: Rows | torch.Tensor, *, num_rows: torch.Tensor | None = None
         A greedy row has scale = inf and its argmax (the lowest id on ties) in place of log_norm. A row with NaN, +inf
         or no finite entry has log_norm = NaN, one that is absent four zeros. In sums over a row a logit that weighs
         less than 2^-126 of the largest one weighs nothing. -0 and +0 are one logit: as cutoff or max a zero is +0.
-        The stats of a sparse or mapped row are those of its entries as a row [k], where an entry without an id is
-        -inf; a greedy row has the target id of its first largest entry.
+        The stats of a sparse or mapped row are made from its entries one by one: those of one id are not added up, and
+        those without an id are ignored. A greedy row has the target id of its largest entry, the first of equals.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came. NotImplementedError: under

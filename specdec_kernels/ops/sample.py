@@ -39,7 +39,7 @@ def sample(
             stats [N, 4]; a tensor is the rows as they are. Temperature 0, or a subnormal one, gives the argmax.
             Penalties: [N] or numbers, lists [S, H] with ``penalties.row`` [N], ``penalties.drafted`` [N, n]. Bias:
             lists [S, I] with ``bias.row`` [N]. Masks: [S, W] with ``allowed.row`` [N]. Sparse draft rows: ``ids``
-            [N, k] with logits [N, k]. Mapped ones: ``vocab_map``. Tokens are then target ids.
+            [N, E] with logits [N, E]. Mapped ones: ``vocab_map``. Tokens are then target ids.
         k: draws per row, 0 to 2^33; RuntimeError where the results have no room in memory.
         replacement: True draws i.i.d.; False draws each token from what is left, renormalised, however little that
             weighs, and gives -1 (ln q = -inf) once nothing is left.
@@ -54,8 +54,9 @@ def sample(
         SampleOutput: tokens [N, k] int64; logprobs [N, k] float32, ln q before any token was taken out; rows, the
         logits with their stats [N, 4] float32 in place of sampling parameters. A row with NaN, +inf or no finite entry
         gives its largest finite entry with logprob NaN. A row that is absent has tokens -1, logprobs 0 and four zeros.
-        A sparse or mapped row is drawn from in the order of its entries; ln q is that of all entries with the token's
-        id, and without replacement they are all taken out.
+        Sparse and mapped rows: the running sum goes through the entries in their order, and ln q is that of the sum
+        over all entries of the token. Without replacement all of these are taken out. A row without a finite entry
+        gives token 0.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.

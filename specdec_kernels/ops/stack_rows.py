@@ -19,9 +19,10 @@ def stack_rows(rows: Sequence[Rows]) -> Rows:
 
     Args:
         rows: G results of ``sample``'s ``.rows``, or Rows without stats and sampling parameters; one shape and kind.
+            Sparse rows: ``ids`` [B, E] in all of them. Mapped rows: all with the same ``vocab_map``.
 
     Returns:
-        Rows: logits [B, G, V]; stats [B, G, 4] where those given have stats.
+        Rows: logits [B, G, V]; stats [B, G, 4] where those given have stats; ids [B, G, E] where those given have ids.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.
@@ -44,7 +45,8 @@ def stack_rows(rows: Sequence[Rows]) -> Rows:
         if x.logits.shape != first.logits.shape or x.kind != first.kind:
             wanted = f"shape {list(first.logits.shape)} and kind {first.kind!r}, as rows[0]"
             raise ValueError(f"{op}: rows[{i}] must have {wanted}, got {list(x.logits.shape)} and {x.kind!r}")
-        _rows.refuse(op, f"rows[{i}]", x, *_rows.VIEWS, "row", *_rows.IDS)
+        _rows.refuse(op, f"rows[{i}]", x, *_rows.VIEWS, "row")
+        _check_ids(op, f"rows[{i}]", x, first)
         _rows.check_either(op, f"rows[{i}]", x)
         if (x.stats is None) != (first.stats is None) or (x.stats is None and _rows.named(x)):
             wanted = "have stats, as sample returns them, or neither stats nor sampling parameters"
@@ -53,10 +55,23 @@ def stack_rows(rows: Sequence[Rows]) -> Rows:
         if x.stats is not None:
             _look(op, f"rows[{i}].stats", x.stats, (torch.float32,), device)
             _check.shape(op, f"rows[{i}].stats", x.stats, N=x.logits.size(0), **{"4": 4})
-    logits = torch.stack([x.logits for x in given], 1)
-    of_rows = [x.stats for x in given if x.stats is not None]
-    stats = torch.stack(of_rows, 1) if of_rows else None
-    return Rows(logits, stats=stats, kind=first.kind)
+    logits, stats, ids = (
+        None if getattr(first, field) is None else torch.stack([getattr(x, field) for x in given], 1)
+        for field in ("logits", "stats", "ids")
+    )
+    return Rows(logits, stats=stats, kind=first.kind, ids=ids, vocab_map=first.vocab_map)
+
+
+def _check_ids(op, name, x, first):
+    """Check the ids of entries: of one kind in all rows, and with one map."""
+    if (x.ids is None) != (first.ids is None):
+        came = "no ids" if x.ids is None else "ids"
+        raise ValueError(f"{op}: rows must all have ids, or none of them, got {came} in {name}")
+    if x.vocab_map is not first.vocab_map:
+        raise ValueError(f"{op}: {name}.vocab_map must be that of rows[0], got another")
+    if x.ids is not None:
+        _look(op, f"{name}.ids", x.ids, (torch.int32, torch.int64), x.logits.device)
+        _check.shape(op, f"{name}.ids", x.ids, N=x.logits.size(0), E=x.logits.size(1))
 
 
 def _look(op, name, x, dtypes, device):

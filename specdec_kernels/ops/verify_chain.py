@@ -58,8 +58,8 @@ def verify_chain(
             it, whatever row that is. Bias: lists [S, I] or [B, G+1, I]; ``bias.row`` [B] or [B, G+1] (ragged [R]).
             Masks: [S, W] or [B, G+1, W]; ``allowed.row`` has the shapes of ``bias.row``.
         draft_tokens: [B, G], ragged [D]; int32 or int64. A request's draft ends at its first id that is below 0 or in
-            neither vocabulary: pad short drafts with -1. If the draft is sparse or mapped, only an id below 0, or of
-            2^24 or more, ends it.
+            neither vocabulary: pad short drafts with -1. With ``ids`` or ``vocab_map`` only an id below 0, or of 2^24
+            or more, ends it: another one that is not listed has q = 0.
         draft: ``Rows`` or a tensor, [B, G, Vq] (ragged [D, Vq]): what the tokens were drawn from, with the parameters
             they were drawn with; or None for one-hot drafts (n-gram, prompt lookup). Hand over ``sample``'s ``.rows``,
             of several steps through ``stack_rows``. Vq may differ from V: ids outside the other side have probability 0
@@ -67,9 +67,9 @@ def verify_chain(
             exact rule does not read it. ``row`` [B, G] or [B, G+1] (ragged [D] or [R]) as the target's; -1 is a one-hot
             draft, and another number outside [0, N) has no q, which status says where q is needed. A greedy request
             needs no q by the exact rule, nor by another one that asks the target alone: there a draft is accepted if it
-            is the argmax. Sparse rows: ``ids`` of the shape of the logits, [B, G, k] or [B, G+1, k] (ragged [D, k] or
-            [R, k]; in stores [Nq, k] or [Sq, Kq, k]). A drafted id that is not listed has q = 0. Mapped rows:
-            ``vocab_map``. Rules then use the probabilities of target ids, with those of equal ids added.
+            is the argmax. Sparse rows: ``ids`` of the shape of the logits, [B, G, E] or [B, G+1, E] (ragged [D, E] or
+            [R, E]; with ``row`` [Nq, E] or [Sq, Kq, E]). Mapped rows: ``vocab_map``. Every rule uses q(v), the sum over
+            all entries of target id v.
         cu_draft, max_draft: [B+1] int32 or int64, ascending from 0 to D, makes the call ragged; max_draft is then the
             output's G.
         bonus_tokens: [B] or [B, 1] int32 or int64, sampled by the engine; the target then comes without its bonus row

@@ -27,7 +27,7 @@ def listed(rows):
 
 
 def width_of(rows):
-    """Return the width of a draft's rows by id, 0 without any."""
+    """Return the largest id of a draft's rows plus 1; 0 without any."""
     if rows is None:
         return 0
     if rows.ids is None:
@@ -36,9 +36,9 @@ def width_of(rows):
 
 
 def renumbered(tokens, wide):
-    """Return (tokens, width), where ids from `wide` on, which no row lists, are numbered from there.
+    """Return the tokens and the new width, with ids of `wide` or more numbered wide, wide + 1, ... in their order.
 
-    So the width is not that of the largest id. The order of ids stays, and none of these is ever emitted."""
+    So rows stay short. No row lists such an id: p and q are 0 there, and it is never emitted."""
     numbers = {v: wide + i for i, v in enumerate(sorted({v for v in tokens if wide <= v < IDS_END}))}
     return [numbers.get(v, v) for v in tokens], wide + len(numbers)
 

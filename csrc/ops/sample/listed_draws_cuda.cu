@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The draws from rows by id, which the kernels of the other draws have no register for
+// Draws from rows by id. This is a kernel of its own, since the other draws have no register to spare.
 #define SPECDEC_READS_IDS
 #include "draws.cuh"
 

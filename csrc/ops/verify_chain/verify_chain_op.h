@@ -139,12 +139,10 @@ inline void take_views(const Op& op, VerifyChain& a, const GivenViews& of_target
 
 // Sets the ids of the draft's entries.
 inline void take_draft_ids(const Op& op, VerifyChain& a, const Tensor* logits, const OptTensor& ids) {
-  check(!ids || logits, op, "draft.ids need draft.logits, got none");
-  if (!ids) return;
   Rows& rows = a.draft;
   const bool ragged = bool(a.cu_draft);
   const int64_t K = rows.store ? rows.store.K : 0;
-  take_ids(op, "draft", rows.ids, ids, *logits, ragged ? a.D + a.B : a.B * rows.per_request, [&](const auto& f) {
+  take_ids(op, "draft", rows.ids, ids, logits, ragged ? a.D + a.B : a.B * rows.per_request, [&](const auto& f) {
     const RowsIds& of = rows.ids;
     for (int64_t b = 0; b < a.present.of(a.B); ++b) {
       const int64_t start = a.start(b), there = ragged ? a.drafted(b) + rows.extra : rows.per_request;

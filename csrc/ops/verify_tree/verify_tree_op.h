@@ -97,10 +97,8 @@ inline void take_views(const Op& op, VerifyTree& a, const GivenViews& of_target,
 
 // Sets the ids of the draft's entries.
 inline void take_draft_ids(const Op& op, VerifyTree& a, const Tensor* logits, const OptTensor& ids) {
-  check(!ids || logits, op, "draft.ids need draft.logits, got none");
-  if (!ids) return;
   const int64_t rows = a.draft.per_request;
-  take_ids(op, "draft", a.draft.ids, ids, *logits, a.B * rows, [&](const auto& f) {
+  take_ids(op, "draft", a.draft.ids, ids, logits, a.B * rows, [&](const auto& f) {
     for (int64_t n = 0; n < a.present.of(a.B) * rows; ++n)
       f(n, n / rows * a.draft.ids.batch_stride + n % rows * a.draft.ids.row_stride);
   });

@@ -64,18 +64,17 @@ class ModelDrafter(Drafter):
                 break
             out = sk.sample(self.model.rows(logits, **batch.sampling, **views), slot=i, **randomness)
             drawn.append(out.tokens.masked_fill(~upload(going, batch.device, torch.bool)[:, None], -1))
-            rows.append(sk.Rows(logits, stats=out.rows.stats))  # views and the map are given to all of them at once
+            rows.append(self.model.rows(logits, stats=out.rows.stats))  # views are given to all of them at once
             if not self.gamma.pays():
                 going = [False] * len(batch)
             if batch.wants_end_row or any(g and limits[b] > i + 1 for b, g in enumerate(going)):
                 logits = self.model.extend(drawn[-1][:, 0], i)
         if batch.wants_end_row:
             seen = self.model.rows(logits, **batch.sampling, **batch.views.after_chain(drawn))
-            rows.append(sk.Rows(logits, stats=sk.row_stats(seen)))
+            rows.append(self.model.rows(logits, stats=sk.row_stats(seen)))
         if not rows:
             return None
-        drafted = sk.stack_rows(rows)._replace(vocab_map=self.model.vocab_map)
-        return Draft(torch.cat([Draft.nothing(batch).tokens, *drawn], 1), drafted, viewed=True)
+        return Draft(torch.cat([Draft.nothing(batch).tokens, *drawn], 1), sk.stack_rows(rows), viewed=True)
 
     def observe(self, outcome):
         self.gamma.observe(outcome)

@@ -88,16 +88,16 @@ def load_pair(
         lean: False runs Llamas through transformers too.
         on_step: called with a short text before each stage of loading.
         device: device of both models, "cpu" or "cuda".
-        match_tokens: whether a draft with another tokenizer is taken too. Its tokens are matched with the target's by
-            their text, so both tokenizers must write them alike (two byte-level ones, say). It drafts only tokens that
-            both have (vocabulary.py).
+        match_tokens: True takes a draft with another vocabulary too. Tokens are matched by their strings in
+            ``get_vocab()``, so both tokenizers should spell them the same way: two byte-level ones do. The draft
+            proposes only tokens that both have (vocabulary.py).
 
     Returns:
         A Pair: both models ready for the loop, the tokenizer, and the ids that end a text.
 
     Raises:
-        ValueError: the two tokenizers differ (with match_tokens: have no token in common), or a file, a package or the
-            device does not exist.
+        ValueError: the vocabularies differ and ``match_tokens`` is False, or they have no token in common; equal ones
+            split text differently; a file, a package or the device does not exist.
     """
     device = find_device(device)
     dtype = default_dtype(device) if dtype is None else dtype

@@ -37,19 +37,22 @@ def common_tokens(target: dict[str, int], draft: dict[str, int]) -> torch.Tensor
 
 
 class MatchedModel:
-    """A draft model with another vocabulary than the target's. The loop feeds it target ids and gets its own logits.
+    """A draft model with another vocabulary than the target's.
+
+    The loop passes target ids, and ``forward`` feeds the model their draft ids. It returns logits over draft ids. States
+    are neither read nor kept.
 
     Verification is exact for any table, since a draft is verified against the distribution that it was drawn from.
     Tokens of the target that the draft lacks are fed as `unknown`, which only costs acceptance.
 
     Args:
         model: a Model (adapters.py).
-        table: [Vd] integers, the target's id of each draft id; negative: none.
-        vocab_size: V, the ids of the target.
+        table: [Vd] int32 or int64, the target's id of each draft id; negative: none. The model may have more draft ids.
+        vocab_size: V, the number of target ids.
         unknown: the draft id that stands for all tokens that only the target has.
 
     Raises:
-        ValueError: no draft id has a target id, or the table is longer than the model's logits.
+        ValueError: no draft id has a target id, the table is longer than the model's logits, or an id is V or more.
     """
 
     def __init__(self, model: Any, table: torch.Tensor, vocab_size: int, unknown: int = 0):

@@ -16,8 +16,8 @@ from .memory import get_value, lying_entry, offset_of
 from .penalties import anywhere, first_place
 from .row import CHUNK, IDS_END, clean_prob, lane_of, log_prob, probs, widest
 
-# What add_up() returns: entries as one row of logits or probabilities has them, float32 weights of a chunk, or float64
-# probabilities
+# What add_up() returns for each id: a float32 logit (of rows of probabilities: a probability), a float32 weight, or a
+# float64 probability
 ENTRY = tl.constexpr(0)
 WEIGHT = tl.constexpr(1)
 PROB = tl.constexpr(2)
@@ -56,7 +56,7 @@ def _place(side, at, j, mask):
 
 @triton.jit
 def _first(side, at, v, mask):
-    """Return the first places whose ids are not below v >= 0."""
+    """Return for each v >= 0 the first place whose id is not below v."""
     if side.ids.V is None:
         return first_place(side.ids.numbers + at, side.V, v, mask)
     else:
@@ -125,8 +125,8 @@ def add_up(side, stats, places, WHAT: tl.constexpr):
 
 @triton.jit
 def merged_chunk(side, b, row, c, alive, S):
-    """Return chunks c of rows in the order of their ids, with the entries of one id added up at the first of its
-    places; nothing (-inf, or 0) at its others."""
+    """Return chunks c of the places, which are sorted by id, with their ids. The first place of an id holds what its
+    entries add up to, its others -inf (of rows of probabilities: 0)."""
     at = _numbers(side, b, row)[:, None]
     j = (c * CHUNK)[:, None] + tl.arange(0, S.WIDTH)[None, :]
     mask = (alive & (row >= 0))[:, None] & (j < side.V)
@@ -163,7 +163,7 @@ def holds(side, b, row, c, id, alive, S):
 
 @triton.jit
 def repeats(side, b, row, id, mask):
-    """Return which ids have several entries."""
+    """Return a mask: whether each id has more than one entry."""
     at = _numbers(side, b, row)
     next, _ = _place(side, at, _first(side, at, tl.maximum(id, 0).to(tl.int32), mask) + 1, mask)
     return mask & (next == id)
@@ -171,7 +171,7 @@ def repeats(side, b, row, id, mask):
 
 @triton.jit
 def chunks_of_both(target, draft, b, q):
-    """Return the number of chunks up to the last id of p's rows and those of the distributions q [ROWS]."""
+    """Return how many chunks cover all ids of p and of q [ROWS]."""
     if draft.ids.numbers is None:
         return tl.cdiv(widest(target, draft), CHUNK)
     else:
