@@ -44,8 +44,8 @@ inline const float* viewed(const float* z, int m, int n, float* buf) {
 """,
     {
         '#include "simd_kernels.h"': '#include "simd_kernels.h"\n#include "odd_view.h"',
-        "z = number_at(row.pointer(), row.dtype, place(row, v));": (
-            "z = viewed(number_at(row.pointer(), row.dtype, place(row, v)), v);"
+        "return number_at(row.pointer(), row.dtype, place(row, v));": (
+            "return viewed(number_at(row.pointer(), row.dtype, place(row, v)), v);"
         ),
         "n == padded(n) && !changes ? z : ": "",
         "return kernels.load(at(row, c), m, n, pad, buf);": (

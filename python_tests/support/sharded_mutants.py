@@ -27,8 +27,8 @@ MUTANTS = {
     "penalised entries rounded as the row's are": ("cpu/shards.h", "row.view ? kFloat32 : row.dtype", "row.dtype"),
     "a penalised id that counts from its shard": (
         "cpu/row_reader.h",
-        "return row.view ? changed_entry(row.view, v, z) : z;",
-        "return row.view ? changed_entry(row.view, place(row, v), z) : z;",
+        "seen_entry(row.view, v, [&]",
+        "seen_entry(row.view, place(row, v), [&]",
     ),
 }
 
