@@ -7,7 +7,8 @@ the rest with it: the ops' headers, the public functions and the shapes in their
 example calls and hostile calls. Nothing here needs torch, or another module of the package.
 
 B requests, G drafted tokens, N rows (of a tree: nodes), V and Vq ids of target and draft, R = sum(g_b) + B and D =
-sum(g_b) where drafts are ragged, K drafts of L levels. [N, V] and [S, K, V] are stores, whose rows are given by index.
+sum(g_b) where drafts are ragged, K drafts of L levels, E entries of a sparse row, M = 3 Vq + V + 1 numbers of a map.
+[N, V] and [S, K, V] are stores, whose rows are given by index.
 """
 
 from __future__ import annotations

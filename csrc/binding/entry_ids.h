@@ -62,7 +62,8 @@ inline EntryIds ids_of_map(const Op& op, Name name, const int32_t* numbers, int6
 #endif
 
 // Checks the ids of a side, which have the shape of its logits, and stores them in `to`. each(f) calls
-// f(position, offset) for every row that the call may read: its ids begin at this offset. positions: how many there are.
+// f(position, offset) for every row that the call may read: its ids begin at this offset. positions: how many there
+// are.
 template <class Each>
 void take_ids(const Op& op, const char* side, RowsIds& to, const OptTensor& given, const Tensor* of,
               [[maybe_unused]] int64_t positions, [[maybe_unused]] const Each& each) {

@@ -35,7 +35,7 @@ inline RowPairs row_pairs(const Op& op, const Tensor& p, const OptTensor& p_stat
   RowPairs a;
   a.p = row_memory(op, {"p", "logits"}, p);
   a.N = p.size(0);
-  a.q = {row_memory(op, {"q", "logits"}, q, "N, Vq"), {}};
+  a.q = {row_memory(op, {"q", "logits"}, q, "N, Vq"), {}, 0, {}};
   take_ids(op, "q", a.q.ids, q_ids, q, Present{});
   check_shape(op, {"q", "logits"}, q, {{"N", a.N}, {"Vq", a.q.V}});
   check(p_stats.has_value() == q_stats.has_value(), op, "p.stats and q.stats go together, got ",

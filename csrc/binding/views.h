@@ -59,7 +59,7 @@ constexpr size_t kRowViewsArguments = kViewsArguments + 1;
 
 inline SeenRows seen_rows(const Op& op, const Tensor& logits, const GivenViews& given, const OptTensor& drafted,
                           const Present& present) {
-  SeenRows rows{row_memory(op, {"rows", "logits"}, logits), {}};
+  SeenRows rows{row_memory(op, {"rows", "logits"}, logits), {}, 0, {}};
   const int64_t N = logits.size(0);
   Window window;
   if (drafted) {

@@ -94,7 +94,12 @@ struct SeenRows : RowMemory {
   }
 #ifdef SPECDEC_IN_CUDA
   // Row n by id
-  SPECDEC_HD Row of_ids(int64_t n) const { return kReadsIds && ids.listed ? Row(ids.listed + n) : at(0, n); }
+  SPECDEC_HD Row of_ids(int64_t n) const {
+    if constexpr (kReadsIds) {
+      if (kAlwaysIds || ids.listed) return Row(ids.listed + n);
+    }
+    return at(0, n);
+  }
 #else
   Row of_ids(int64_t n) const { return at(0, n); }
 #endif

@@ -12,11 +12,13 @@
 
 namespace specdec {
 
-// Whether this translation unit reads rows with ids (cuda/by_id.h)
-#if defined(SPECDEC_IN_CUDA) && !defined(SPECDEC_CUDA_ON_CPU) && !defined(SPECDEC_READS_IDS)
-constexpr bool kReadsIds = false;
+// Whether this translation unit reads rows with ids, and whether all its draft rows have ids (cuda/by_id.h)
+#if !defined(SPECDEC_IN_CUDA) || defined(SPECDEC_CUDA_ON_CPU)
+constexpr bool kReadsIds = true, kAlwaysIds = false;
+#elif defined(SPECDEC_READS_IDS)
+constexpr bool kReadsIds = true, kAlwaysIds = true;
 #else
-constexpr bool kReadsIds = true;
+constexpr bool kReadsIds = false, kAlwaysIds = false;
 #endif
 
 // The id of entry `at`; -1: it has none
@@ -48,9 +50,9 @@ struct EntryIds {
 };
 
 #ifdef SPECDEC_IN_CUDA
-// The ids of one row in CUDA. A launch before the others fills this (cuda/list_entries.cuh). Ids of V or more are numbered
-// anew: V, V + 1, ... in their order, so that sums have at most V + k terms. `places` has these numbers. V: of the target;
-// of a map, the map's; in sample and row_stats 2^24, since they number no id anew.
+// The ids of one row in CUDA. A launch before the others fills this (cuda/list_entries.cuh). Ids of V or more are
+// numbered anew: V, V + 1, ... in their order, so that sums have at most V + k terms. `places` has these numbers. V: of
+// the target; of a map, the map's; in sample and row_stats 2^24, since they number no id anew.
 struct Listed {
   const void* lying;              // Row::pointer() of the row as its entries lie
   const void* data;               // [k] of dtype: the entries of that row, as its view changes them

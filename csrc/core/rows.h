@@ -30,7 +30,7 @@ struct Rows {
   RowsIds ids;
 
   // No drafted token is this large.
-  SPECDEC_HD int64_t ids_end() const { return kReadsIds && ids ? kIdsEnd : memory.V; }
+  SPECDEC_HD int64_t ids_end() const { return kAlwaysIds || (kReadsIds && ids) ? kIdsEnd : memory.V; }
 
   // The index of position i of request b. `start` is the request's first drafted token if ragged, else -1.
   SPECDEC_HD int64_t index(int64_t start, int64_t b, int64_t i) const {
@@ -64,10 +64,18 @@ struct Rows {
     return row;
   }
   SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i) const { return at(start, b, i, i, index(start, b, i)); }
-#ifdef SPECDEC_IN_CUDA
+#ifndef SPECDEC_IN_CUDA
+  // The same row by id
+  Row of_ids(int64_t start, int64_t b, int64_t i, int64_t position, int64_t view) const {
+    return at(start, b, i, position, view).by_ids(kind == Kind::kProbs);
+  }
+#else
   // The same row by id
   SPECDEC_HD Row of_ids(int64_t start, int64_t b, int64_t i, int64_t position, int64_t view) const {
-    return kReadsIds && ids.listed ? Row(ids.listed + view) : at(start, b, i, position, view);
+    if constexpr (kReadsIds) {
+      if (kAlwaysIds || ids.listed) return Row(ids.listed + view);
+    }
+    return at(start, b, i, position, view);
   }
   SPECDEC_HD Row of_ids(int64_t start, int64_t b, int64_t i) const {
     return of_ids(start, b, i, i, index(start, b, i));
@@ -83,6 +91,7 @@ struct Rows {
     return stats_at(stats, stats_of_positions ? index(start, b, i) : number(start, b, i));
   }
 
+  // The distribution of row i of the target
   template <class Executor>
   SPECDEC_HD Dist dist(Executor& executor, int64_t start, int64_t b, int64_t i) const {
     return dist(executor, start, b, i, i, index(start, b, i));
@@ -90,19 +99,31 @@ struct Rows {
   template <class Executor>
   SPECDEC_HD Dist dist(Executor& executor, int64_t start, int64_t b, int64_t i, int64_t position, int64_t view) const {
     if (store && !has_row(start, b, i)) return no_row();
-#ifndef SPECDEC_IN_CUDA
-    const Row row = at(start, b, i, position, view).by_ids(kind == Kind::kProbs);
-#else
-    const Row row = of_ids(start, b, i, position, view);
-#endif
-    if (kind == Kind::kProbs) return from_probs(row);
-    return from_stats(row, stats ? known_stats(start, b, i) : executor.stats(row, sampling[b]));
+    return dist(executor, at(start, b, i, position, view), start, b, i);
+  }
+  // The distribution of row i of the draft, which may have ids
+  template <class Executor>
+  SPECDEC_HD Dist dist_by_id(Executor& executor, int64_t start, int64_t b, int64_t i) const {
+    return dist_by_id(executor, start, b, i, i, index(start, b, i));
+  }
+  template <class Executor>
+  SPECDEC_HD Dist dist_by_id(Executor& executor, int64_t start, int64_t b, int64_t i, int64_t position,
+                             int64_t view) const {
+    if (store && !has_row(start, b, i)) return no_row();
+    return dist(executor, of_ids(start, b, i, position, view), start, b, i);
   }
 
   SPECDEC_HD Row as_it_lies(int64_t start, int64_t b, int64_t i) const {
     if (by_position) return start < 0 ? memory.at(b, i) : memory.at(0, index(start, b, i));
     const int64_t n = number(start, b, i);
     return memory.at(int64_t(uint64_t(n) / uint64_t(store.K)), n);  // batch_stride: a slot's stride minus K rows
+  }
+
+ private:
+  template <class Executor>
+  SPECDEC_HD Dist dist(Executor& executor, const Row& row, int64_t start, int64_t b, int64_t i) const {
+    if (kind == Kind::kProbs) return from_probs(row);
+    return from_stats(row, stats ? known_stats(start, b, i) : executor.stats(row, sampling[b]));
   }
 };
 

@@ -25,8 +25,8 @@ class ListedReader {
   // Changes the n entries z from place `begin` on.
   void change(const Row& row, int64_t begin, int n, float* z) const;
 
-  // Writes chunk c of a row that is read by id to buf: what m ids have, then `pad` up to padded(n). An id without an entry
-  // has 0 in a row of probabilities, else -inf.
+  // Writes chunk c of a row that is read by id to buf: what m ids have, then `pad` up to padded(n). An id without an
+  // entry has 0 in a row of probabilities, else -inf.
   const float* chunk(const Row& row, int64_t c, int m, int n, float pad, float* buf) const;
 
   // Whether any id of chunk c has an entry

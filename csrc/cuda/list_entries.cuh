@@ -48,7 +48,8 @@ struct ListedRows {
   bool adds = false;
 };
 
-// Sorts the ids of a row into its places, numbers those of V or more anew, and sets n, end and repeats. Called by all threads of a block.
+// Sorts the ids of a row into its places, numbers those of V or more anew, and sets n, end and repeats. Called by all
+// threads of a block.
 SPECDEC_DEVICE void list_sparse(Listed& row, Place* places, int32_t* repeats) {
   constexpr int32_t kNone = INT32_MAX;
 #pragma unroll 1
@@ -108,7 +109,8 @@ SPECDEC_DEVICE void write_seen(const Views& views, const ViewLists& lists, int64
   });
 }
 
-// Writes `repeats` and the mask of the draft ids with a target id, which all rows of a map share. Called by all threads of a block.
+// Writes `repeats` and the mask of the draft ids with a target id, which all rows of a map share. Called by all threads
+// of a block.
 SPECDEC_DEVICE void list_map(const ListedRows& to, const Place* places, const int32_t* table, int k, int n) {
   bool twice = false;
 #pragma unroll 1

@@ -15,7 +15,6 @@ SPECDEC_HD int first_place(const Listed& row, int v) {
     first = row.first[v];
     return first < 0 ? 0 : first < n ? first : n;
   }
-#pragma unroll 1
   while (first < n) {
     const int middle = first + (n - first) / 2;
     if (row.places[middle].id < v)
@@ -36,7 +35,6 @@ SPECDEC_HD bool reaches(const Listed& row, int begin, int end) {
 SPECDEC_HD int64_t number_of(const Listed* row, int64_t id) {
   if (id < row->V) return id;
   int first = first_place(*row, row->V), n = row->n;
-#pragma unroll 1
   while (first < n) {
     const int middle = first + (n - first) / 2;
     if (row->of(row->places[middle].at) < id)
@@ -53,7 +51,6 @@ SPECDEC_HD int64_t number_in(const Row& row, int64_t id) { return row.is_listed(
 template <class F>
 SPECDEC_HD void for_entries(const Listed& row, int64_t v, const F& f) {
   if (v < 0) return;
-#pragma unroll 1
   for (int i = first_place(row, int(v)); i < row.n && row.places[i].id == v; ++i) f(row.entry(row.places[i].at));
 }
 

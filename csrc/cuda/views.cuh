@@ -36,7 +36,7 @@ struct ViewLists {
   Seen::Entry* entries = nullptr;
   int32_t *begins = nullptr, *ids = nullptr;
 
-  SPECDEC_HD ViewLists() = default;
+  ViewLists() = default;
   SPECDEC_HD ViewLists(int64_t loose, int64_t H, int64_t V)
       : loose(loose), room(H + loose), spans(chunk_count(V) * (kChunk / Seen::kSpan)) {}
 };

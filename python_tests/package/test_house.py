@@ -223,3 +223,14 @@ def test_imports_are_found(tmp_path):
         "p.q": set(),
         "p.q.b": {"p.c"},
     }
+
+
+def test_kernels_that_read_by_id_are_compiled_twice():
+    """Only nvcc compiles the second copies (csrc/cuda/by_id.h), and a missing one shows when the library is loaded."""
+    sources = {path.name: path.read_text() for path in (ROOT / "csrc").glob("ops/*/*_cuda.cu")}
+    first = {name for name, text in sources.items() if re.search(r"^\S.*<kReadsIds>\(", text, re.M)}
+    second = {name.replace("_by_id", "") for name in sources if name.endswith("_by_id_cuda.cu")}
+    assert first == second and len(first) > 4
+    for name in first:
+        text = sources[name.replace("_cuda.cu", "_by_id_cuda.cu")]
+        assert f'#define SPECDEC_READS_IDS\n#include "{name}"\n' in text

@@ -136,7 +136,7 @@ class Inputs:
         )
 
     def listed(self, *shape: int, probs: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield draft rows [*shape, k] as fields of Rows: sparse ones, with pads and repeats, and mapped ones, with
+        """Yield fields of Rows: sparse rows [*shape, k], with pads and repeats, and mapped rows [*shape, Vd], with
         holes and two draft ids for one target id."""
         k = min(6, self.V)
         ids = self.integers(-1, self.V, *shape, k)

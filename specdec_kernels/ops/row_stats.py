@@ -19,7 +19,7 @@ def row_stats(rows: Rows | torch.Tensor, *, num_rows: torch.Tensor | None = None
         rows: [N, V], ``Rows`` of logits with the parameters they are sampled with, each a number or [N]; a tensor is
             the rows as they are (T = 1, no filters). Neither stats nor ``row``. Penalties: [N] or numbers, lists [S, H]
             with ``penalties.row`` [N], ``penalties.drafted`` [N, n]. Bias: lists [S, I] with ``bias.row`` [N]. Masks:
-            [S, W] with ``allowed.row`` [N]. Sparse draft rows: ``ids`` [N, k] with logits [N, k]. Mapped ones:
+            [S, W] with ``allowed.row`` [N]. Sparse draft rows: ``ids`` [N, E] with logits [N, E]. Mapped ones:
             ``vocab_map``.
         num_rows: [1] int32 or int64 on the device, for padded buffers: rows from this index on are absent and not
             read. Below 0 it counts as 0, above N as N. None: all rows are present.

@@ -75,7 +75,8 @@ def verify_tree(
             A negative one is a one-hot draft, one out of range has no q. A greedy request needs no draft row by the
             exact rule: none is read. Vq may differ from V: ids outside the other side have probability 0 there.
             Sparse rows: ``ids`` [B, N, E] or [B, Mq, E], of the shape of the logits; mapped rows: ``vocab_map``. Node
-            tokens may then be any id below 2^24: one that is not listed has q = 0. ``target_only`` and ``greedy`` ignore the draft.
+            tokens may then be any id below 2^24: one that is not listed has q = 0. ``target_only`` and ``greedy``
+            ignore the draft.
         method: see above.
         max_depth: the output's width less one, and the deepest level whose nodes can be accepted; by default the L of a
             tree with draft_nodes, else N - 1.

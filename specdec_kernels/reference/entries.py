@@ -54,7 +54,7 @@ def places_of(n, ids=None):
 
 
 def with_id(stats, ids):
-    """Return a row's stats, where a greedy one has the id of its largest entry in place of the entry's place."""
+    """Return a row's stats. Those of a greedy row hold the place of its largest entry: puts the entry's id there."""
     return changed(stats, lambda at: ids[at])
 
 

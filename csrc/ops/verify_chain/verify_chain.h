@@ -48,7 +48,7 @@ struct VerifyChain {
   template <class Executor>
   SPECDEC_HD Dist drawn_from(Executor& executor, int64_t b, int64_t i, int64_t d) const {
     if (draft.is_one_hot(start(b), b, i)) return one_hot(d);
-    return draft.has_row(start(b), b, i) ? draft.dist(executor, start(b), b, i) : Dist{};
+    return draft.has_row(start(b), b, i) ? draft.dist_by_id(executor, start(b), b, i) : Dist{};
   }
   // Whether i is the position after the last draft, and the caller gives the token there
   SPECDEC_HD bool gives_bonus(int64_t b, int64_t i) const { return bonus_tokens && i == drafted(b); }

@@ -15,7 +15,7 @@ namespace specdec {
 namespace {
 
 template <bool kFiltered>
-__global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) judge_rows(const Step s) {
+__global__ void __launch_bounds__(kThreads, kFiltered ? 2 : kReadsIds ? 3 : 4) judge_rows(const Step s) {
   let_next_begin();
   const VerifyChain& a = s.a;
   const int blocks = s.target.blocks + s.draft.blocks > 0 ? s.target.blocks + s.draft.blocks : 1;

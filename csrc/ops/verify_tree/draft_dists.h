@@ -64,7 +64,8 @@ class DraftDists {
     const int64_t at = parent(child);
     if (row < 0 || seen(row, at) == known_row_) return;
     held_ = held_ && a.draft.stats;
-    recall(row, at, row < a.draft.per_request ? a.draft.dist(executor_, -1, b, row, at, b * a.N + child) : Dist{});
+    recall(row, at,
+           row < a.draft.per_request ? a.draft.dist_by_id(executor_, -1, b, row, at, b * a.N + child) : Dist{});
   }
   // The distribution that a child was drawn from, right after look_up() or recall() of it.
   SPECDEC_HD Dist dist_of(int32_t child) const { return draft_row(child) < 0 ? one_hot(token(child)) : known_; }

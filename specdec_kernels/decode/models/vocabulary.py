@@ -13,9 +13,10 @@ __all__ = ["MatchedModel", "common_tokens", "written_out"]
 
 
 def written_out(logits: torch.Tensor, vocab_map: sk.VocabMap | None) -> torch.Tensor:
-    """Return logits [..., Vd] by the target's ids [..., V], -inf where there is none, for code that needs whole rows.
+    """Return logits [..., Vd] over draft ids as [..., V] over target ids, -inf where no draft id maps to one.
 
-    Of several draft ids with one target id, the largest logit stays. Without a map: the logits themselves."""
+    Of several draft ids with one target id the largest logit stays, so this is not the sum that verification uses.
+    Without a map: the logits themselves."""
     if vocab_map is None:
         return logits
     table, lead = vocab_map.table, logits.shape[:-1]
@@ -25,7 +26,7 @@ def written_out(logits: torch.Tensor, vocab_map: sk.VocabMap | None) -> torch.Te
 
 
 def common_tokens(target: dict[str, int], draft: dict[str, int]) -> torch.Tensor:
-    """Return the target's id of each of the draft's, int32 [Vd]: that of the token with the same text; -1: none.
+    """Return for each draft id the id of the target's token with the same text, or -1: int32 [Vd].
 
     Args:
         target, draft: the ids of both vocabularies by the tokens' text, as tokenizers' get_vocab() returns them.
@@ -39,8 +40,8 @@ def common_tokens(target: dict[str, int], draft: dict[str, int]) -> torch.Tensor
 class MatchedModel:
     """A draft model with another vocabulary than the target's.
 
-    The loop passes target ids, and ``forward`` feeds the model their draft ids. It returns logits over draft ids. States
-    are neither read nor kept.
+    The loop passes target ids, and ``forward`` feeds the model their draft ids. It returns logits over draft ids. It
+    neither reads nor keeps states.
 
     Verification is exact for any table, since a draft is verified against the distribution that it was drawn from.
     Tokens of the target that the draft lacks are fed as `unknown`, which only costs acceptance.

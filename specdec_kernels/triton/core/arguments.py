@@ -164,13 +164,13 @@ class Positions(NamedTuple):
 def put_entries_kernel(
     rows, ids, end, B, G, bonus, D, cu_draft, count, parents, out, numbers, per_program, S: tl.constexpr
 ):
-    """Write rows as they are seen, [positions, k], and the ids of their entries. Ids are below `end`."""
+    """Write each position's row [k] with its bias, penalties and mask, and the ids of its entries, -1 from `end` on."""
     slot = tl.program_id(0) * S.ROWS + tl.arange(0, S.ROWS)
     b, row, index, exists = locate(slot, rows, B, G, bonus, D, cu_draft, count)
     lying = row
     if rows.views.GIVEN:
         lying = row & 0xFFFFFFFF
-        if parents is not None:  # in a tree, rows by number are seen at the parent of the node that was drawn
+        if parents is not None:  # a tree's row by number has the views of the drawn node's parent
             parent = get_value(parents + index, exists, 0).to(tl.int64)
             row = lying | (tl.where((parent > 0) & (parent < index - b * G), parent, 0) << 32)
     first = tl.program_id(1) * per_program
@@ -198,7 +198,7 @@ def by_id(
     store: Store = launch.NO_STORE,
     parents: torch.Tensor | None = None,
 ) -> RowMemory:
-    """Return the memory of a draft's rows with `ids`: row n is that of position n, as its request sees it.
+    """Return the memory of a draft's rows with `ids`: row n is that of position n, with bias, penalties and mask.
 
     ids: of the shape of the rows, or a VocabMap's uint32 numbers; None: the rows are returned as they are."""
     if ids is None:

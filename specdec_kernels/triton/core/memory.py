@@ -82,7 +82,9 @@ class Store(NamedTuple):
 class EntryIds(NamedTuple):
     """The ids of a draft's entries (ids.py)."""
 
-    numbers: Any  # int32: [rows, 3, k], or those of a VocabMap; None: entry v is that of id v
+    # int32 [rows, 3, k]: ids in ascending order, the entry of each, and the id of each entry (-1: none). Or a
+    # VocabMap's numbers. None: entry v is that of id v
+    numbers: Any
     V: Any  # of a map: its number of target ids; None: each row has numbers of its own
 
 
