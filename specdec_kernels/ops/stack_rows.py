@@ -55,9 +55,10 @@ def stack_rows(rows: Sequence[Rows]) -> Rows:
         if x.stats is not None:
             _look(op, f"rows[{i}].stats", x.stats, (torch.float32,), device)
             _check.shape(op, f"rows[{i}].stats", x.stats, N=x.logits.size(0), **{"4": 4})
-    logits, stats, ids = (
+    logits = torch.stack([x.logits for x in given], 1)
+    stats, ids = (
         None if getattr(first, field) is None else torch.stack([getattr(x, field) for x in given], 1)
-        for field in ("logits", "stats", "ids")
+        for field in ("stats", "ids")
     )
     return Rows(logits, stats=stats, kind=first.kind, ids=ids, vocab_map=first.vocab_map)
 

@@ -14,8 +14,11 @@
 namespace specdec {
 namespace {
 
+// Blocks that must fit an SM if there are no filters. On sm_100 reads by id need more than 64 registers.
+constexpr int kResident = kReadsIds ? 3 : 4;
+
 template <bool kFiltered>
-__global__ void __launch_bounds__(kThreads, kFiltered ? 2 : kReadsIds ? 3 : 4) judge_rows(const Step s) {
+__global__ void __launch_bounds__(kThreads, kFiltered ? 2 : kResident) judge_rows(const Step s) {
   let_next_begin();
   const VerifyChain& a = s.a;
   const int blocks = s.target.blocks + s.draft.blocks > 0 ? s.target.blocks + s.draft.blocks : 1;
