@@ -40,8 +40,9 @@ struct RowId {
   SPECDEC_HD explicit operator bool() const { return data != nullptr; }
 };
 
-// A row of numbers in memory. One file per backend reads this memory: cpu/row_reader.h, cuda/groups.cuh. All other code
-// uses id(), entry(v) and chunks. A Dist adds few(), the ids whose mass is not in the row.
+// A row of numbers in memory. One file per backend reads this memory: cpu/row_reader.h (with cpu/listed_reader.cpp, for
+// rows with ids), cuda/groups.cuh. All other code uses id(), entry(v) and chunks. A Dist adds few(), the ids whose mass
+// is not in the row.
 class Row {
   // [V] of dtype. In CUDA possibly the address of a Seen plus one, or of a Listed plus three. Both are odd.
   const void* data_ = nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads rows on the CPU, and applies their views to what it reads. No other file accesses the memory of rows. A row is
-// whole, or this process has some of its chunks (shards.h).
+// Reads rows on the CPU, and applies their views to what it reads. Only listed_reader.cpp, for rows with ids, also
+// accesses the memory of rows. A row is whole, or this process has some of its chunks (shards.h).
 #pragma once
 
 #include <algorithm>

@@ -174,6 +174,33 @@ def test_one_hot_drafts():
     assert len(stops) and within(stops, (V + CHUNK) * item, CHUNK + BLOCK + G + 2, item)
 
 
+@pytest.mark.parametrize("small", [False, True])
+def test_sparse_drafts(small):
+    """Each of the draft's k entries is read once, in place of V. Target rows are read as with a dense draft."""
+    B, G, V, k, item = 32, 5, 8192, 16, 2
+    args = step(B, G, V, BF16)
+    args["draft_logits"], ids = args["draft_logits"].topk(k)
+    rng = torch.Generator().manual_seed(3)
+    drawn = torch.multinomial(args["draft_logits"].float().softmax(-1).flatten(0, 1), 1, generator=rng)
+    args["draft_tokens"] = ids.gather(-1, drawn.reshape(B, G, 1))[..., 0]
+    args = {name: x[: 8 if small else B] for name, x in (args | {"draft_ids": ids}).items()}
+    watched = ("target_logits", "draft_logits", "draft_ids")
+    out, (target, draft, of_ids), launches = count("verify_chain", *watched, small=small, **args)
+    before, at, after = positions(out)
+    rejected = at & (out.num_accepted < G)[:, None]
+    assert rejected.any() and not rejected.all() and out.status.max() == 0
+    blocks = launches[-1][1] // len(out.tokens)
+    assert within(target.read[before | (at & ~rejected)], V * item, RESCAN + blocks + 1, item)
+    assert within(target.read[rejected], 2 * V * item, RESCAN + blocks + 1, item)
+    assert (draft.read == k * item).all()
+    assert (of_ids.read <= 4 * k * ids.element_size()).all()
+    note(
+        "verify_chain, k = 16, draft",
+        draft.read.sum() + of_ids.read.sum(),
+        draft.distinct.sum() + of_ids.distinct.sum(),
+    )
+
+
 def test_both_stats_handed_over():
     """A row is read only where its request stops."""
     B, G, V, item = 32, 5, 4096, 2
