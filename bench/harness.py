@@ -3,7 +3,7 @@
 
 The variants of a case are interleaved: each round times every variant once, and medians over the rounds are reported.
 So other load on the machine affects all variants alike. On a GPU each call uses the next of several copies of the
-inputs, which together exceed the cache.
+inputs, which together exceed the cache. A peer is another implementation of the same work.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Work:
     inputs: SimpleNamespace
     ours: Callable[[SimpleNamespace], object]
     bytes: int = 0  # bytes that must be read and written; 0: only the cost of the call matters
-    second_read: int = 0  # bytes that our kernels read a second time, by design
+    second_read: int = 0  # bytes of all further reads of the same data by our kernels
     peers: dict[str, Callable[[SimpleNamespace], object]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)  # peer -> why it does not run
-    calls: int = 1  # calls per timing on a CPU, for work of a few microseconds
-    outcome: Callable[[object], float] | None = None  # a number of each variant's output; equal up to chance
+    calls: int = 1  # calls per timing, of work of a few microseconds; on a GPU the least, and graphs ignore it
+    outcome: Callable[[object], float] | None = None  # computes one number from an output: equal up to chance
 
     def peer(self, name: str, make: Callable[[], Callable[[SimpleNamespace], object]]) -> None:
         try:
@@ -84,7 +84,7 @@ class Result:
 
     @property
     def spread(self) -> float:
-        """Interquartile range of the rounds, divided by the median. Versions closer than this count as equal."""
+        """Interquartile range of the rounds, divided by the median. A smaller difference is noise."""
         t = self.times[self.way]["ours"]
         low, _, high = statistics.quantiles(t, n=4) if len(t) > 1 else (t[0], t[0], t[0])
         return (high - low) / self.ours
@@ -109,7 +109,7 @@ class Result:
 
 
 def copies(work: Work, device: str) -> list[SimpleNamespace]:
-    """Return the inputs and, on a GPU, enough copies to fill its cache three times."""
+    """Return the inputs and, on a GPU, copies that fill its L2 cache thrice: at most 512, and a quarter of memory."""
     if device != "cuda" or not work.bytes:
         return [work.inputs]
     properties = torch.cuda.get_device_properties(0)
@@ -139,7 +139,7 @@ def measure(case: Case, device: str, rounds: int, peers: Callable[[str], bool] =
             if work.outcome is not None and (value := work.outcome(output)) is not None:
                 outcome[name] = value
             timers["call", name] = ways["call"](call, sets, work.calls)
-        except Exception as error:  # a failing peer loses only its own column
+        except Exception as error:  # a failing peer is skipped; the others are still timed
             if name == "ours":
                 raise
             skipped[name] = f"{type(error).__name__}: {error}".splitlines()[0]

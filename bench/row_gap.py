@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Benchmark of row_gap with given stats, against row_stats on the same rows and eager float32.
 
-Bytes: both rows once; a GPU reads each three times.
+Bytes: both rows once. The second read counts two more on a GPU; it is one where a cluster keeps the weights.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m bench.smoke``: check that the CUDA ops are correct at real sizes, in 20 seconds, before measurements.
 
-Every call is made on each path of the CUDA ops (two launches for small batches, streaming, clusters, no overlap of
-launches), and all must give the same bits. It is made on the CPU too. Tokens, counts and status must then be equal,
-except where rounding may decide, by the margin of the float64 reference. Logprobs and stats must be as close as two
-float32 evaluations are. Last, the installed package checks its statistics (``python -m specdec_kernels selfcheck``).
+Every call is made on the default path of the CUDA ops and on three others (streaming, clusters, no overlap of
+launches), and all must give the same bits. It is made on the CPU too, which must give the same tokens, counts and
+status, and logprobs and stats as close as two float32 evaluations are. A request may differ if the margin of the
+float64 reference says that rounding decides. Last, the installed package checks that the CUDA ops draw from the right
+distributions (``python -m specdec_kernels selfcheck``).
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from specdec_kernels import example_calls, selfcheck
 from specdec_kernels.registry import TREE_METHODS
 
 WAYS = {"streaming": (PATH, "streaming"), "clusters": (PATH, "cluster"), "no overlap": (OVERLAP, "0")}
-# The error of a float32 logprob is a rounding or two of its row's maximum, of the entry and of ln V: below 1e-5 for
-# values up to 40, and in proportion for larger ones.
+# Results y may differ by CLOSE + RELATIVE * |y|. A float32 logprob has the error of a rounding or two of its row's
+# maximum, of its logit and of ln V: below 1e-5 where these are at most 40. RELATIVE is for larger ones.
 CLOSE, RELATIVE = 1e-5, 2.0**-22
-CHECKED = 16  # the most differing requests that are checked by the reference, which takes up to a second for each
+# If at most so many requests of a call differ, the reference says which are wrong (up to a second each); else all are.
+CHECKED = 16
 
 
 class Call(NamedTuple):
@@ -88,7 +90,7 @@ def other_bits(call: Call, ours: dict[str, torch.Tensor]) -> list[str]:
 
 def unlike(call: Call, ours: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> torch.Tensor:
     """Return [B] bool: the requests for which two results differ."""
-    compared = ["p_acc"] if call.op == "kseq_rho" else list(right)  # where p_acc is flat, every rho is as good
+    compared = ["p_acc"] if call.op == "kseq_rho" else list(right)  # near its maximum p_acc hardly depends on rho
     return torch.stack([_differs(ours[name].cpu(), right[name]).flatten(1).any(1) for name in compared]).any(0)
 
 
@@ -125,15 +127,18 @@ def check(batches: list[int], vocabulary: int) -> list[str]:
             ways, (ids, near) = other_bits(call, ours), wrong(call, ours)
             made, close = made + 1, close + near
             where = f"{call.op} {call.name} B={B}"
-            faults += [f"{where}: other bits by {', '.join(ways)}"] if ways else []
-            faults += [f"{where}: {len(ids)} requests unlike the CPU's, first {ids[0]}"] if ids else []
-    print(f"{made} calls at V={vocabulary}, B={batches}, by {1 + len(WAYS)} ways: {len(faults)} wrong, {close} close")
+            faults += [f"{where}: different bits on path {', '.join(ways)}"] if ways else []
+            faults += [f"{where}: {len(ids)} requests differ from the CPU's, the first is {ids[0]}"] if ids else []
+    ways = f"each on {1 + len(WAYS)} paths and the CPU"
+    print(
+        f"{made} calls at V={vocabulary}, B={batches}, {ways}: {len(faults)} faults; rounding decides {close} requests"
+    )
     return faults
 
 
 def main(
-    vocabulary: Annotated[int, typer.Option(help="V")] = 151_936,
-    batch: Annotated[list[int] | None, typer.Option(help="B; may be given again")] = None,
+    vocabulary: Annotated[int, typer.Option(help="size of the vocabulary")] = 151_936,
+    batch: Annotated[list[int] | None, typer.Option(help="requests; may be given again")] = None,
 ) -> None:
     if not rehearsal.active():
         if sk.backends.chosen() != "cuda":

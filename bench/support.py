@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmark of support with given stats, against eager torch (comparison with the cutoff, packed to bits).
+"""Benchmark of support with given stats, against eager torch (comparison with the cutoff, bits, counts, and
+the lowest ids by topk).
 
 Bytes: each row once, its bits, and the ids.
 """

@@ -3,8 +3,9 @@
 
     .venv-vllm/bin/python -m bench.engines.vllm [--rounds 25] [--batch 8] [--drafts 5]
 
-B requests with K drafts each, rows in float32, two threads. vLLM 0.32's expansion of sampling parameters on the CPU
-leaves memory unwritten (docs/vllm.md), so it is replaced on both sides. LD_PRELOAD vLLM's libiomp5.so, as vLLM
+B requests with K drafts each, rows in float32, two threads. Greedy requests get no draft probabilities, so both greedy
+rows of a V time the same call. On the CPU, ``expand_batch_to_tokens`` of vLLM 0.32 writes only int64 results
+(docs/vllm.md), so vLLM too runs with the plugin's version of it. Preload vLLM's libiomp5.so (``LD_PRELOAD``), as vLLM
 advises; without it vLLM is slower.
 """
 
@@ -67,7 +68,7 @@ def metadata(B: int, K: int, tokens: torch.Tensor) -> Any:
 
 
 def upstream() -> tuple[Any, ModuleType]:
-    """Return vLLM's sampler, with its CPU kernels registered, and the sampler's module."""
+    """Return vLLM's sampler and its module, with CPU kernels registered and ``expand_batch_to_tokens`` replaced."""
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.platforms import current_platform
     from vllm.v1.sample import rejection_sampler
@@ -83,7 +84,8 @@ def upstream() -> tuple[Any, ModuleType]:
 
 
 def case(B: int, K: int, V: int, drafts: str, greedy: bool, filters: dict) -> tuple[Any, ...]:
-    """Return the arguments of forward. Drafts are drawn from the target's rows plus noise, or their argmax."""
+    """Return the arguments of forward. A draft row is a target row plus noise. Its token is drawn from it at
+    temperature 0.8; if drafts are n-grams or requests greedy, it is the row's argmax."""
     rng = torch.Generator().manual_seed(0)
     target = 3 * torch.randn(B * (K + 1), V, generator=rng)
     noisy = target.view(B, K + 1, V)[:, :K].reshape(B * K, V) + torch.randn(B * K, V, generator=rng)

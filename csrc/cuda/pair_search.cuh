@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums over a pair of rows by a cluster of blocks. If there is room, each block keeps the weights of its chunks in
 // shared memory, so that rows are read once for all passes; else every pass reads them again. The bits do not depend on
-// the size of the cluster: a warp sums a chunk, and the chunks of a class are added up by one warp alone.
+// the size of the cluster: chunk c is of class c % kClasses, and one warp of one block adds up all chunks of a class,
+// in ascending order.
 #pragma once
 
 #include "cluster.cuh"
@@ -10,7 +11,7 @@
 
 namespace specdec {
 
-constexpr int kClasses = 128;  // chunk c has class c % kClasses; one warp of one block sums all chunks of a class
+constexpr int kClasses = 128;  // a multiple of the warps of a cluster
 
 struct ClassTable {
   double sums[kClasses][kCandidates];
@@ -31,7 +32,7 @@ SPECDEC_DEVICE void get(const float4 (&from)[2][kLanes], float* w) {
   w[0] = a.x, w[1] = a.y, w[2] = a.z, w[3] = a.w, w[4] = b.x, w[5] = b.y, w[6] = b.z, w[7] = b.w;
 }
 
-// Where one pass writes its sums, and the chunks that a block keeps between passes (null: none)
+// The outputs of one pass: a table of sums, and the weights that the block keeps (null: there is no room)
 struct PairPass {
   ClassTable* table;
   KeptChunk* kept;
@@ -45,7 +46,7 @@ class PairTables {
   SPECDEC_DEVICE PairTables(char* shared, bool keeps)
       : tables_(reinterpret_cast<ClassTable*>(shared)),
         kept_(keeps ? reinterpret_cast<KeptChunk*>(shared + kFixed) : nullptr) {
-    if (cluster_size() > 1) cluster_sync();  // a block's memory may be written once it runs
+    if (cluster_size() > 1) cluster_sync();  // only a block that has started has memory to write to
   }
 
   // Passes alternate between two tables: late threads may still read that of the pass before.
@@ -63,8 +64,8 @@ class PairTables {
 // The dynamic shared memory for pairs of rows of V entries
 inline SharedRoom pair_room(int64_t V) { return {PairTables::kFixed, chunk_count(V), PairTables::kEach}; }
 
-// Fills the pass's table, in all blocks of the cluster. For each chunk c, the block's i-th, read(i, c, first, x, y)
-// returns groups of weights, and add(x, y, sums) adds up their terms.
+// Fills the pass's table, in all blocks of the cluster. read(i, c, first, x, y) loads kWide weights of both rows, from
+// group `first` of chunk c on; c is the block's i-th chunk. add(x, y, sums) adds the terms of one group to M sums.
 template <int M, int kWide, class Read, class Add>
 SPECDEC_DEVICE void add_up(ClassTable& table, int chunks, const Read& read, const Add& add) {
   const int rank = cluster_rank(), size = cluster_size();
@@ -117,7 +118,7 @@ SPECDEC_DEVICE int pair_chunks(const Weights& p, const Dist& q) {
   return int(chunk_count(p.V() > q.row.V ? p.V() : q.row.V));
 }
 
-// The total weights of both rows. Keeps the weights if there is room.
+// The total weights of both rows. Stores the weights in pass.kept, unless that is null.
 template <class Weights>
 SPECDEC_DEVICE PairMass pair_masses(const Weights& p, const Dist& q, const PairPass pass) {
   if (!p.valid() || !q.valid()) return {NAN, NAN};
@@ -139,7 +140,8 @@ SPECDEC_DEVICE PairMass pair_masses(const Weights& p, const Dist& q, const PairP
   return {sums[0], sums[1]};
 }
 
-// Leaves sum (p - t q)+ for each t, for totals_of(). p and q must be the pair of the last pair_masses().
+// Writes sum (p - t q)+ of each class for each t to pass.table; totals_of() adds them up. p and q must be the pair of
+// the last pair_masses().
 template <class Weights>
 SPECDEC_DEVICE void leave_clipped_sums(const Weights& p, const Dist& q, const float (&t)[kCandidates],
                                        const PairPass pass) {

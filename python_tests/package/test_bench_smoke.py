@@ -59,7 +59,7 @@ def test_the_kernels_pass(capsys):
     """Rows of three chunks and a tail; one batch on the path of small batches, and one on the other path."""
     with rehearsal.no_gpu():
         assert smoke.check([2, 12], 3 * 1024 + 77) == []
-    assert f"by {1 + len(smoke.WAYS)} ways: 0 wrong" in capsys.readouterr().out
+    assert f"each on {1 + len(smoke.WAYS)} paths and the CPU: 0 faults" in capsys.readouterr().out
 
 
 def changed(monkeypatch, op, change, ways=()):
@@ -88,14 +88,14 @@ def at_first(value):
 
 
 WRONG = {
-    "a token": ("verify_chain", one("tokens", at_first(1)), "1 requests unlike the CPU's, first 0"),
-    "a count": ("verify_chain", one("num_accepted", at_first(1)), "1 requests unlike the CPU's, first 0"),
-    "a status": ("verify_chain", one("status", at_first(1)), "1 requests unlike the CPU's, first 0"),
-    "a logprob": ("verify_chain", one("logprobs", at_first(1e-3)), "1 requests unlike the CPU's, first 0"),
-    "every token": ("sample", one("tokens", lambda x: x + 1), "requests unlike the CPU's, first 0"),
-    "a sum": ("row_stats", one("stats", at_first(1e-3)), "1 requests unlike the CPU's, first 0"),
-    "no number": ("row_stats", one("stats", lambda x: x * torch.nan), "requests unlike the CPU's, first 0"),
-    "an acceptance": ("kseq_rho", one("p_acc", at_first(1e-3)), "1 requests unlike the CPU's, first 0"),
+    "a token": ("verify_chain", one("tokens", at_first(1)), "1 requests differ from the CPU's, the first is 0"),
+    "a count": ("verify_chain", one("num_accepted", at_first(1)), "1 requests differ from the CPU's, the first is 0"),
+    "a status": ("verify_chain", one("status", at_first(1)), "1 requests differ from the CPU's, the first is 0"),
+    "a logprob": ("verify_chain", one("logprobs", at_first(1e-3)), "1 requests differ from the CPU's, the first is 0"),
+    "every token": ("sample", one("tokens", lambda x: x + 1), "requests differ from the CPU's, the first is 0"),
+    "a sum": ("row_stats", one("stats", at_first(1e-3)), "1 requests differ from the CPU's, the first is 0"),
+    "no number": ("row_stats", one("stats", lambda x: x * torch.nan), "requests differ from the CPU's, the first is 0"),
+    "an acceptance": ("kseq_rho", one("p_acc", at_first(1e-3)), "1 requests differ from the CPU's, the first is 0"),
 }
 
 
@@ -113,7 +113,7 @@ def test_other_bits_by_another_way_are_seen(monkeypatch, capsys):
     some(monkeypatch, lambda call: (call.op, call.name) == ("verify_chain", "stats"))
     changed(monkeypatch, "verify_chain", one("logprobs", at_first(2.0**-20)), ways=(smoke.PATH,))
     with rehearsal.no_gpu():
-        assert smoke.check([3], 500) == ["verify_chain stats B=3: other bits by streaming, clusters"]
+        assert smoke.check([3], 500) == ["verify_chain stats B=3: different bits on path streaming, clusters"]
 
 
 def test_an_answer_within_rounding_is_none(monkeypatch, capsys):
@@ -125,7 +125,7 @@ def test_an_answer_within_rounding_is_none(monkeypatch, capsys):
     monkeypatch.setattr(smoke.sk.reference.banded, "verify_chain", near)
     with rehearsal.no_gpu():
         assert smoke.check([3], 500) == []
-    assert "0 wrong, 1 close" in capsys.readouterr().out
+    assert "0 faults; rounding decides 1 requests" in capsys.readouterr().out
 
 
 def test_the_reference_takes_every_call():

@@ -8,8 +8,8 @@ def calls(x):
     few, score = min(4, x.V), x.tensor(-1.5, -3000.0, 0.0)
     yield "a step of beam search", {"rows": rows, "score": score, "w": few}
     sampled = Rows(rows, **x.filters(3))
-    yield "of other distributions", {"rows": sampled, "score": score, "w": few}
-    yield "stats", {"rows": Rows(rows, stats=row_stats(sampled)), "score": score, "w": x.V}
+    yield "with temperature and filters", {"rows": sampled, "score": score, "w": few}
+    yield "given stats, every id", {"rows": Rows(rows, stats=row_stats(sampled)), "score": score, "w": x.V}
     for name, given in x.row_views(3):
         yield name, {"rows": Rows(rows, **given), "score": score, "w": few}
     stale = {"rows": x.stale(rows, 2), "score": x.stale(score, 2)}

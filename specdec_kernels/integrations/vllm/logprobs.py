@@ -12,16 +12,18 @@ from specdec_kernels.ops.top_logprobs import top_logprobs
 
 
 def logprobs(self: Any, count: int, metadata: Any, logits: torch.Tensor, tokens: torch.Tensor) -> Any:
-    """Replacement of ``RejectionSampler._get_logprobs_tensors`` in a raw mode.
+    """Return vLLM's LogprobsTensors for ``logprobs_mode`` raw_logprobs or raw_logits, as
+    ``RejectionSampler._get_logprobs_tensors`` does.
 
-    Returns logprobs [B (K+1), count+1] of the emitted tokens [B, K+1] and of the `count` most likely ids of their rows,
-    and the tokens' ranks.
+    It has B * (K+1) lines, one for each of the tokens [B, K+1]: ids [.., count+1] (the token, then the `count` most
+    likely), their logprobs (or logits), and the token's rank. Lines of tokens that are -1 mean nothing.
     """
     from vllm.v1.outputs import LogprobsTensors
 
     R = logits.size(0)
     ends = metadata.cu_num_sampled_tokens.to(torch.int64)
     place = pad(ends[:-1], (1, 0))[:, None] + torch.arange(tokens.size(1), device=ends.device)  # rows of the tokens
+    # Positions that a request does not have write to a row R that is not read.
     of_row = torch.full((R + 1, 1), -1, dtype=torch.int64, device=tokens.device)
     of_row[torch.where(place < ends[:, None], place, R), 0] = tokens.to(torch.int64)
     found = top_logprobs(logits, count, of_row[:R])
