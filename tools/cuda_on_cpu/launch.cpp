@@ -63,6 +63,7 @@ Block& block_of(int rank) {
 // Returns a readable name of an instance. Kernels such as "put_units<kFormat>" are launched from a generic lambda or a
 // function template. The name then has the template arguments, which tell instances apart.
 std::string readable(const std::string& kernel, const char* type) {
+  if (kernel.find('<') == std::string::npos) return kernel;
   const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(type, nullptr, nullptr, nullptr), std::free);
   const std::string name = text ? text.get() : type;
   const size_t end = std::min(name.find(" >("), name.find(">(")), begin = name.find('<');
