@@ -6,7 +6,7 @@ import functools
 from support import sparse_checks
 
 READER, SEARCH = "cpu/listed_reader.cpp", "cpu/row_executor.cpp"
-LISTS, LISTED, SUMS = "cuda/list_entries.cuh", "cuda/listed.cuh", "cuda/chunk_reduce.cuh"
+LISTS, LISTED = "cuda/list_entries.cuh", "cuda/listed.cuh"
 TRITON_IDS, TRITON_ROWS = "core/ids.py", "core/arguments.py"
 
 flat, pairs = (functools.partial(f, calls=100) for f in (sparse_checks.rows_agree, sparse_checks.pairs_agree))
@@ -46,11 +46,6 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
     "a chunk with ids from which nothing is subtracted": (
         ["avx2"],
         [(SEARCH, "!ListedReader::reaches(*subtraction.q.row.ids, c)) continue;", "c > 0) continue;")],
-        chains,
-    ),
-    "a chunk with ids from which nothing is subtracted, in CUDA": (
-        ["cuda"],
-        [(SUMS, "    if (reaches(*q, c * kChunk, (c + 1) * kChunk)) to->", "    if (false) to->")],
         chains,
     ),
 }  # fmt: skip
