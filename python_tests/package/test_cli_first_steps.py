@@ -126,12 +126,16 @@ except SystemExit:
     assert float(share) < 0.25 and set(packages) <= {"specdec_kernels", *sys.stdlib_module_names}, done.stderr
 
 
+@pytest.mark.parametrize("buffer", [1, io.DEFAULT_BUFFER_SIZE, 1 << 20], ids="buffer of {}".format)
 @pytest.mark.parametrize("arguments", [["info"], ["--version"], ["generate", "--help"], ["cache"], []], ids=" ".join)
-def test_a_reader_that_leaves(arguments, monkeypatch, capsys):
-    """`... | head -1`: there is no traceback, and Python's flush at exit reports no error."""
+def test_a_reader_that_leaves(arguments, buffer, monkeypatch, capsys):
+    """`... | head -1`: there is no traceback, and Python's flush at exit reports no error.
+
+    A print fails at once if the buffer is small, and at the last flush if the buffer holds the whole text.
+    """
     reader, writer = os.pipe()
     os.close(reader)
-    with os.fdopen(writer, "w") as closed:
+    with os.fdopen(writer, "w", buffering=buffer) as closed:
         monkeypatch.setattr("sys.stdout", closed)
         assert main(arguments) == app.CLOSED
     assert capsys.readouterr().err == ""

@@ -79,10 +79,14 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpF
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser that raises ValueError with an error in one line, instead of exiting."""
+    """Parser that raises ValueError with an error in one line, instead of exiting, and hides no failed write."""
 
     def error(self, message):
         raise ValueError(re.sub(r"^argument (\S+): (must .*)", r"\1 \2", message))
+
+    def _print_message(self, message, file=None):
+        """Print without argparse's `except OSError`: main handles a reader that has closed the output."""
+        print(message, end="", file=file or sys.stderr)
 
 
 COMMANDS = {"info": info, "selfcheck": selfcheck, "generate": generate, "cache": cache}
