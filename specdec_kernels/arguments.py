@@ -134,9 +134,10 @@ def _pair(side, V, **how):
     return _side(side, side, "N", V, takes=("logits", "stats"), **how)
 
 
-def _randomness(per, uniforms):
+def _randomness(per, uniforms, keys=""):
+    """Yield seed, offset and uniforms. keys: the further shapes of a seed that has a noise key for each row."""
     each = f"{LEADS[per]} | 1"
-    yield Argument("seed", "int64", each, per, True)
+    yield Argument("seed", "int64", each + keys, per, True)
     yield Argument("offset", "int64", each, per, True)
     if per == "row":
         yield Argument("slot", "integers", "N", per, True)
@@ -182,7 +183,8 @@ TABLE: dict[str, tuple[Argument, ...]] = {
     "row_stats": (*_rows(*SAMPLING, ids=True), *_OF_DRAFTS),
     "sample": (
         *_rows(*SAMPLING, "stats", ids=True),
-        Argument("k", "number"), Argument("replacement", "flag"), *_randomness("row", "N, k"), *_OF_DRAFTS,
+        Argument("k", "number"), Argument("replacement", "flag"), *_randomness("row", "N, k"), _OF_DRAFTS[0],
+        Argument("race", "flag", default=False), *_OF_DRAFTS[1:],
     ),
     "top_logprobs": (
         *_rows("stats", stats="made"), Argument("k", "number"), Argument("tokens", "integers", "N, m", "row", True),
@@ -213,7 +215,7 @@ TABLE: dict[str, tuple[Argument, ...]] = {
         Argument("cu_draft", "integers", "B+1", "whole", True), Argument("max_draft", "number"),
         Argument("bonus_tokens", "integers", "B | B, 1", "request", True), Argument("method", "code"),
         *_rule("B | 1 | B, 2 | 1, 2 | B, G | B, G, 1 | B, G, 2 | 1, G, 1 | 1, G, 2"),
-        *_randomness("request", "B, G+1"), *_LAST,
+        *_randomness("request", "B, G+1", " | B, G+1 | R"), *_LAST,
         *_views("target", "request", "target_", ("B, G+1", "R")),
         *_views("draft", "request", "draft_", ("B, G+1", "R")), *_ids("draft", "draft_", _DRAFT_ROWS, "request"),
     ),
@@ -226,7 +228,7 @@ TABLE: dict[str, tuple[Argument, ...]] = {
         *_side("target", "target_logits", "B, N | B, M", "V", "request", row="B, N"),
         *_side("draft", "draft_logits", _DRAFT_NODES, "Vq", "request", row="B, N", optional=True, ids=True),
         Argument("method", "code"), Argument("max_depth", "number"),
-        *_rule("B | 1 | B, 2 | 1, 2"), *_randomness("request", "B, N+1 | B, K*L+1"), *_LAST,
+        *_rule("B | 1 | B, 2 | 1, 2"), *_randomness("request", "B, N+1 | B, K*L+1", " | B, N"), *_LAST,
         *_views("target", "request", "target_", ("B, N",)), *_views("draft", "request", "draft_", ("B, N",)),
         *_ids("draft", "draft_", _DRAFT_NODES, "request"),
     ),

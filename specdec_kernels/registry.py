@@ -29,7 +29,7 @@ CHUNK = 1024  # entries of a row that are summed together, in one fixed order
 DOMAIN_ACCEPT = 0  # acceptance tests; slot = draft position
 DOMAIN_FINAL = 1  # the final draw (residual or bonus); slot 0
 DOMAIN_DRAFT = 2  # draft sampling
-DOMAIN_NOISE = 3  # per-vocabulary noise
+DOMAIN_NOISE = 3  # noise of a race: slot = token id, offset = absolute position; draft and target share it on purpose
 SLOTS = 1 << 33  # of one (seed, offset, domain): two slots a block, and the index of a block has 32 bits
 
 # Bits of the `status` of verify_chain, verify_tree and count_tokens_
@@ -221,6 +221,7 @@ def keeps_target(rule: str, *alpha: float) -> bool:
 class ChainMethod(NamedTuple):
     code: int
     rules: tuple[str, ...]  # rules that it supports
+    reads_draft: bool = True  # reads q
 
 
 class TreeMethod(NamedTuple):
@@ -231,7 +232,11 @@ class TreeMethod(NamedTuple):
     reads_draft: bool = True  # reads q
 
 
-CHAIN_METHODS = {"token": ChainMethod(0, tuple(RULES)), "block": ChainMethod(1, LAWS)}
+CHAIN_METHODS = {
+    "token": ChainMethod(0, tuple(RULES)),
+    "block": ChainMethod(1, LAWS),
+    "race": ChainMethod(2, ("exact",), reads_draft=False),
+}
 TREE_METHODS = {
     "kseq": TreeMethod(0, "independent", LAWS, tests_drafts=True),
     "recursive": TreeMethod(1, "independent", LAWS, tests_drafts=True),
@@ -239,5 +244,6 @@ TREE_METHODS = {
     "target_only": TreeMethod(3, "any", ("exact", "thresholds"), reads_draft=False),
     "greedy": TreeMethod(4, "any", ("exact",), reads_draft=False),
     "traversal": TreeMethod(5, "distinct", LAWS),
+    "race": TreeMethod(6, "any", ("exact",), reads_draft=False),
 }
 BY_LAW = tuple(name for name, method in TREE_METHODS.items() if method.rules == LAWS)

@@ -122,6 +122,12 @@ inline Ints int64s(const Op& op, Name name, const Tensor& t, int64_t stride) {
   return ints(op, name, t, stride);
 }
 
+inline Ints int64s_per_row(const Op& op, Name name, const OptTensor& t, int64_t N) {
+  if (!t) return {};
+  check_per_row(op, name, *t, N);
+  return int64s(op, name, *t, per_row_stride(*t));
+}
+
 inline Floats floats_per_row(const Op& op, Name name, const OptTensor& t, int64_t N) {
   if (!t) return {};
   check_device(op, name, *t);

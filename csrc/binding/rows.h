@@ -109,13 +109,29 @@ void take_randomness(const Op& op, Arguments& a, int64_t B, int64_t columns, con
                      const OptTensor& offset, const OptTensor& uniforms, bool certain) {
   check(!uniforms || !(seed || offset), op, "uniforms take the place of seed and offset, got both");
   if (uniforms) a.uniforms = uniforms_pointer(op, *uniforms, B, columns);
-  for (const auto& [name, t, taken] : {std::tuple("seed", &seed, &a.seed), std::tuple("offset", &offset, &a.offset)}) {
-    if (*t) check_per_row(op, name, **t, B);
-    if (*t) *taken = int64s(op, name, **t, per_row_stride(**t));
-  }
+  a.seed = int64s_per_row(op, "seed", seed, B);
+  a.offset = int64s_per_row(op, "offset", offset, B);
   check(seed.has_value() == offset.has_value(), op, "seed and offset go together, got ", seed ? "seed" : "offset",
         " alone");
   check(uniforms || seed || certain, op, "needs seed and offset, or uniforms, got neither");
+}
+
+// Sets the seed of a race, and offset [B], the position of its first token. Without offset, seed has a noise key for
+// each row: of the shape `rows`, or [B] if that is empty.
+template <class Arguments>
+void take_noise(const Op& op, Arguments& a, int64_t B, const OptTensor& seed, const OptTensor& offset,
+                const OptTensor& uniforms, bool certain, const std::vector<Size>& rows = {}) {
+  check(!uniforms, op, "uniforms must be None for a race, got a tensor");
+  check(seed || !offset, op, "seed and offset go together, got offset alone");
+  check(seed || certain, op, "a race needs seed, got None");
+  if (!seed || offset || rows.empty()) {
+    a.offset = int64s_per_row(op, "offset", offset, B);
+    a.seed = int64s_per_row(op, "seed", seed, B);
+    return;
+  }
+  check_shape(op, "seed without offset", *seed, rows);
+  a.seed = int64s(op, "seed", *seed, seed->stride(seed->dim() - 1));
+  if constexpr (requires { a.seed_stride; }) a.seed_stride = seed->stride(0);
 }
 
 }  // namespace specdec

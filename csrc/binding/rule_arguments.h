@@ -70,4 +70,16 @@ inline void check_rules(const Op& op, const Rules& r, bool block, int64_t B, con
   for (int64_t b = 0; r && values_at_hand(op) && b < present.of(B); ++b) check_rule(op, r, block, b, G, {b});
 }
 
+// Raises if a method does not take a rule. In a tensor on a GPU, such a rule counts as the exact one.
+template <class Takes>
+void check_taken(const Op& op, const Rules& r, const char* method, int64_t B, const Present& present,
+                 const Takes& takes) {
+  const auto check_one = [&](int64_t b, At at) {
+    const Rule rule = r.asked(b);  // the named one, even if its parameter makes it the exact rule
+    check(takes(rule), op, "rule '", kRuleNames[int(rule)], "' is not defined for method '", method, "', got it", at);
+  };
+  if (r.is_one()) return check_one(0, kNumber);
+  for (int64_t b = 0; r && values_at_hand(op) && b < present.of(B); ++b) check_one(b, {b});
+}
+
 }  // namespace specdec

@@ -8,7 +8,8 @@
 
 namespace specdec {
 
-// Draft and verify never share a domain, so no number is ever used twice.
+// Draft and verify share no domain but that of noise, so no number is used twice. Noise decides only the token of a
+// race (race.h), which the draft guesses by the same race.
 enum Domain : uint32_t { kDomainAccept = 0, kDomainFinal = 1, kDomainDraft = 2, kDomainNoise = 3 };
 
 struct Words {

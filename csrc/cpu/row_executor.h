@@ -10,24 +10,13 @@
 #include <vector>
 
 #include "../core/filters.h"
+#include "../core/race.h"
 #include "../core/residual.h"
 #include "row_reader.h"
 #include "shards.h"
 #include "threads.h"
 
 namespace specdec {
-
-// Calls f(c) for every chunk, on one thread or on all.
-template <class F>
-void for_chunks(bool wide, int64_t chunks, const F& f) {
-  if (!wide) {
-    for (int64_t c = 0; c < chunks; ++c) f(c);
-    return;
-  }
-  parallel_for(0, chunks, 8, [&](int64_t begin, int64_t end) {
-    for (int64_t c = begin; c < end; ++c) f(c);
-  });
-}
 
 struct ExpTotals {
   double sum, surprise;  // ExpSums of a whole row
@@ -120,6 +109,10 @@ class CpuExecutor {
   // For draws without replacement: takes the last of the removed ids out of the chunk sums of p. Returns the
   // distribution to draw from next, kNothing if nothing is left.
   Dist exclude(const Dist& p, const Few& removed);
+
+  // The winner of a race (core/race.h) on a row of d; -1 if nothing is kept, or a probability is NaN or +inf. `taken`:
+  // the winners before, which take no part; the races that gave them must be this executor's last.
+  int64_t race(const Dist& d, const Noise& noise, const Few& taken = {});
 
   // Writes the weights of chunk c to w [kChunk]. Returns their sum.
   float weights(const Residual& residual, int64_t c, float* w) const;
@@ -294,6 +287,7 @@ class CpuExecutor {
   using PairSums = std::array<double, kCandidates>;
   int64_t pair_V_ = 0;
   std::vector<PairSums> pair_sums_;  // [chunks]
+  std::vector<Racer> racers_;        // [chunks], the winner of each in the last race
 };
 
 }  // namespace specdec

@@ -25,4 +25,16 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, const F& f) {
   if (thrown) std::rethrow_exception(thrown);
 }
 
+// Calls f(c) for every chunk, on one thread or on all.
+template <class F>
+void for_chunks(bool wide, int64_t chunks, const F& f) {
+  if (!wide) {
+    for (int64_t c = 0; c < chunks; ++c) f(c);
+    return;
+  }
+  parallel_for(0, chunks, 8, [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c) f(c);
+  });
+}
+
 }  // namespace specdec

@@ -25,7 +25,7 @@ from support import flat
 from specdec_kernels import arguments, example_calls, reference, registry
 from specdec_kernels.distributed.whole_rows import share_of
 from specdec_kernels.reference.views import seen_rows
-from specdec_kernels.registry import TREE_METHODS
+from specdec_kernels.registry import CHAIN_METHODS, TREE_METHODS
 from specdec_kernels.rules import TABLE
 
 I64, F64 = torch.int64, torch.float64
@@ -137,6 +137,22 @@ def randomness(rng, n, columns):
                 (0.0, 1 - 2.0**-53, 1.0, 2.0, -1.0, 1e300, INF, -INF, NAN)
             )
     return {"uniforms": u}
+
+
+def noise(rng, n, *rows):
+    """Return seed and offset of a race, a noise key for each of `rows`, or in some calls something that is refused."""
+    if given(rng, 0.6):
+        return (
+            randomness(rng, n, 1)
+            if given(rng, 0.05)
+            else {
+                name: torch.tensor(
+                    [rng.choice((0, -1, 2**63 - 1, -(2**63), rng.getrandbits(62))) for _ in range(n)], dtype=I64
+                )
+                for name in ("seed", "offset")
+            }
+        )
+    return {"seed": torch.randint(-(2**63), 2**63 - 1, rows, dtype=I64, generator=generator(rng))}
 
 
 def penalties(rng, n, V, name="penalties", windows=True):
@@ -341,7 +357,10 @@ def sample(rng):
     n = len(out["logits"])
     out |= {"stats": stats(rng, out["logits"], parameters)} if given(rng, 0.3) else parameters
     slot = [rng.choice((0, 5, 2**33 - 1, 2**63 - 1, -(2**63), -1)) for _ in range(n)]
-    out |= randomness(rng, n, k) | {"k": k, "replacement": given(rng)}
+    out |= {"k": k, "replacement": given(rng)}
+    if given(rng, 0.3):
+        return out | noise(rng, n, n) | {"race": True}
+    out |= randomness(rng, n, k)
     return out | ({"slot": torch.tensor(slot, dtype=I64)} if given(rng, 0.3) else {})
 
 
@@ -459,7 +478,7 @@ def verify_chain(rng):
     V = rng.choice(VOCABULARIES)
     Vq = V if given(rng) else rng.choice(VOCABULARIES)
     extra, bonus = int(given(rng, 0.3)), given(rng, 0.2)
-    out = {"method": rng.choice(("token", "block"))}
+    out = {"method": rng.choice(("token", "block", "race"))}
     if given(rng, 0.3):
         lengths = [rng.randrange(G + 1) for _ in range(B)]
         D = sum(lengths)
@@ -476,10 +495,10 @@ def verify_chain(rng):
         positions = B, G + 1
         shapes = {"target": (B, G + (not bonus), V), "draft": (B, G + extra, Vq) if given(rng, 0.8) else None}
         out["draft_tokens"] = ids(rng, (B, G), V, Vq)
-    out |= sides(rng, shapes, B, positions) | randomness(rng, B, G + 1)
+    race = out["method"] == "race"
+    out |= sides(rng, shapes, B, positions) | (noise(rng, B, *positions) if race else randomness(rng, B, G + 1))
     out |= {"bonus_tokens": ids(rng, (B, 1), V, V)[:, 0]} if bonus else {}
-    names = [name for name, rule in TABLE.items() if rule.defines_distribution or out["method"] == "token"]
-    out |= rules(rng, B, names) if given(rng) else {}
+    out |= rules(rng, B, CHAIN_METHODS[out["method"]].rules) if given(rng, 0.5 - 0.4 * race) else {}
     return listed(rng, by_number(rng, out), "draft_", V)
 
 
@@ -532,7 +551,7 @@ def verify_tree(rng):
         link = lambda: rng.choice((-1, 0, 1, N - 1, N, -9, rng.randrange(N)))
         out["links"] = tuple(torch.tensor([[link() for _ in range(N)] for _ in range(B)], dtype=I64) for _ in range(2))
     out |= {"max_depth": rng.choice((0, 1, 3, 12))} if given(rng, 0.4) else {}
-    out |= randomness(rng, B, 1 + (columns or N))
+    out |= noise(rng, B, B, N) if method == "race" else randomness(rng, B, 1 + (columns or N))
     out = listed(rng, out, "draft_", V)
     return out | (rules(rng, B, TREE_METHODS[method].rules) if given(rng, 0.4) else {})
 
@@ -644,7 +663,8 @@ def check_sample(args, out):
     require(((out.tokens >= -1) & (out.tokens < V)).all(), f"a token outside the vocabulary: {out.tokens.tolist()}")
     require((out.tokens[:, :1] >= 0).all(), "a first draw of nothing")
     gone = out.tokens < 0
-    require(not (args["replacement"] and gone.any()), "nothing left, with replacement")
+    distinct = args.get("race") or not args["replacement"]
+    require(distinct or not gone.any(), "nothing left, with replacement")
     require(torch.equal(gone, gone.cummax(1).values) if gone.numel() else True, "a token after nothing was left")
     require((out.logprobs[gone] == -INF).all(), "ln q of no token")
     if "stats" not in args and not has_ids(args):
@@ -809,6 +829,8 @@ def alone(op, args, b, B):
         extra = args[name].size(0) == D + B
         out[name] = args[name][start + b * extra : end + (b + 1) * extra]
     here = slice(start + b, end + b + 1)  # the request's positions
+    if args["method"] == "race" and "offset" not in args and "seed" in args:
+        out["seed"] = args["seed"][here]
     for name in [names[view] for names in sides.values() for view in ("bias", "allowed") if view in names]:
         view = args.get(name)
         if view is not None and view.row is not None and len(view.row) != B:

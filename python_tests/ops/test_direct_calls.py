@@ -105,7 +105,7 @@ WRONG = [  # op, argument, wrong value, error
     ("support", "max_kept", -1, r"support: max_kept must be in \[0, 2\^24\], got -1"),
     ("support", "row", ROWS, r"support: rows.row must have shape \[M\], got \[3, 11\]"),
     ("support", "row", ROWS[0], "support: rows.row must be int32 or int64, got float32"),
-    ("verify_chain", "method", 2, r"verify_chain: method must be 0 \(token\) or 1 \(block\), got 2"),
+    ("verify_chain", "method", 3, r"verify_chain: method must be 0 \(token\), 1 \(block\) or 2 \(race\), got 3"),
     ("verify_chain", "rule", SEED, r"verify_chain: rule must have shape \[4\] or \[1\], got \[3\]"),
     ("verify_chain", "alpha", torch.zeros(4), "verify_chain: alpha needs a rule, got none"),
     (
@@ -190,7 +190,7 @@ WRONG = [  # op, argument, wrong value, error
         r"verify_tree: draft.logits must have shape \[B=2, N=4, Vq=11\], got \[2, 5, 11\]",
     ),
     ("verify_tree", "draft_logits", None, "verify_tree: method 'kseq' needs draft, got None"),
-    ("verify_tree", "method", 6, "verify_tree: method must be 0 to 5, got 6"),
+    ("verify_tree", "method", 7, "verify_tree: method must be 0 to 6, got 7"),
     ("verify_tree", "method", 5, "verify_tree: draft_nodes are for methods that test drafts, got method 5"),
     ("verify_tree", "max_depth", -1, r"verify_tree: max_depth must be in \[0, 2\^31 - 1\), got -1"),
     ("verify_tree", "target_row", SEED, r"verify_tree: target.row must have shape \[B=2, N=4\], got \[3\]"),

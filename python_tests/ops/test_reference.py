@@ -54,5 +54,5 @@ def test_nothing_is_rounded_on_probability_rows():
 
 
 def test_it_refuses_what_it_does_not_have():
-    with pytest.raises(ValueError, match="verify_chain: method must be 'token' or 'block', got 'tree'"):
+    with pytest.raises(ValueError, match="verify_chain: method must be 'token', 'block' or 'race', got 'tree'"):
         reference.verify_chain(torch.zeros(1, 2, 3), torch.zeros(1, 1, dtype=torch.int64), method="tree")

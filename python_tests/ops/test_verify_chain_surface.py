@@ -144,7 +144,7 @@ BAD = [  # base, change, exception, message
         ValueError,
         "draft.stats already hold the sampling parameters",
     ),
-    (good, {"method": "tree"}, ValueError, "method must be 'token' or 'block', got 'tree'"),
+    (good, {"method": "tree"}, ValueError, "method must be 'token', 'block' or 'race', got 'tree'"),
     (
         good,
         {"rule": "chow_lag"},

@@ -207,7 +207,7 @@ def test_defaults_and_a_single_alpha(sweep):
 @pytest.mark.parametrize(
     "name, other, message",
     [
-        ("method", 2, r"method must be 0 \(token\) or 1 \(block\), got 2"),
+        ("method", 3, r"method must be 0 \(token\), 1 \(block\) or 2 \(race\), got 3"),
         ("rule", None, "alpha needs a rule, got none"),
         ("rule", torch.zeros(3, dtype=torch.int64), r"rule must have shape \[2\] or \[1\], got \[3\]"),
         ("alpha", torch.zeros(2, 3), r"alpha must have shape \[2\] or \[2, 2\] or \[2, 2, 1\], got \[2, 3\]"),

@@ -188,7 +188,7 @@ def calls_of_views(rows):
     yield "masks", lambda: viewed.row_stats(rows, *FILTERS, None, None, *NONE, *NONE[:3], *no_bias, *masks, None)
     yield (
         "penalties",
-        lambda: viewed.sample(rows, *NO_SAMPLING, None, 1, True, WHOLE, WHOLE, None, 0, None, None, *view),
+        lambda: viewed.sample(rows, *NO_SAMPLING, None, 1, True, WHOLE, WHOLE, None, 0, None, None, False, *view),
     )
     yield "penalties", lambda: viewed.top_logprobs(rows, meta(B, 4), 20, meta(B, 2, of=torch.int64), None, *view)
     yield "penalties", lambda: viewed.row_topw(rows, None, meta(B), 8, None, *view)

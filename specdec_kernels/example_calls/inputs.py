@@ -66,6 +66,10 @@ class Inputs:
         """Return seed and offset of n rows or requests."""
         return {name: self.integers(0, 1 << 40, n) for name in ("seed", "offset")}
 
+    def keys(self, *shape: int) -> dict[str, torch.Tensor]:
+        """Return a seed without offset: noise keys of a race."""
+        return {"seed": self.integers(-(1 << 62), 1 << 62, *shape)}
+
     def drawn(self, rows: torch.Tensor) -> torch.Tensor:
         """Return ids [*shape], one drawn from each row of logits."""
         weights = (self.on_host(rows).flatten(0, -2)).softmax(-1)

@@ -18,6 +18,13 @@ def calls(x):
         yield name, {"rows": Rows(rows, **given), **x.random(3)}
     for name, given in x.listed(3):
         yield f"{name} rows", {"rows": Rows(**given, temperature=0.7), "k": 2, "replacement": False, **x.random(3)}
+    race = {"race": True, "k": 3}
+    yield "a race", {"rows": Rows(rows, **FILTERS), **race, **x.random(3)}
+    yield "a race by noise keys", {"rows": Rows(rows, stats=row_stats(rows)), **race, **x.keys(3)}
+    for name, given in x.row_views(3):
+        yield f"{name}, a race", {"rows": Rows(rows, **given), **race, **x.random(3)}
+    for name, given in x.listed(3):
+        yield f"{name} rows, a race", {"rows": Rows(**given, temperature=0.7), **race, **x.random(3)}
     stale = {name: x.stale(values, 2) for name, values in x.filters(3).items()}
     random = {name: x.stale(values, 2) for name, values in x.random(3).items()}
     yield "padded buffers", {"rows": Rows(x.stale(rows, 2), **stale), "k": 2, **random, "num_rows": x.integers(0, 3, 1)}

@@ -3,6 +3,7 @@ import torch
 
 from specdec_kernels.example_calls.inputs import FILTERS
 from specdec_kernels.ops.row_stats import row_stats
+from specdec_kernels.ops.sample import sample
 from specdec_kernels.registry import CHAIN_METHODS, RULES
 from specdec_kernels.rows import Rows
 
@@ -44,6 +45,7 @@ def calls(x):
     for name, given in x.listed(B, G, probs=True):
         yield f"{name} probabilities", step | random | {"draft": Rows(**given, kind="probs")}
     yield "blocks", step | random | stats | {"method": "block"}
+    yield from races(x, step | random | probs)
     yield from by_rule(x, step | random)
     yield from stored(x, step | random)
     yield from ragged(x, target.flatten(0, 1), draft.flatten(0, 1), step["draft_tokens"].flatten())
@@ -58,6 +60,23 @@ def with_stats(rows):
     return Rows(rows, stats=row_stats(rows.reshape(-1, rows.size(-1))).view(*rows.shape[:-1], 4))
 
 
+def races(x, step):
+    """Yield races whose drafts are the winners of most rows."""
+    target = x.close_rows(B, G + 1)[0]
+    rows = target.flatten(0, 1)
+    position = step["offset"][:, None] + x.on_device(torch.arange(G + 1, device="cpu"))
+    won = sample(rows, race=True, seed=step["seed"].repeat_interleave(G + 1), offset=position.flatten()).tokens
+    likely = {"draft_tokens": won.view(B, G + 1)[:, :G], "method": "race"}
+    yield "a race of probabilities", step | likely
+    yield "a race", step | likely | {"target": target}
+    yield "a race, filters per request", step | likely | {"target": Rows(target, **x.filters(B))}
+    yield "a race by noise keys", step | likely | {"target": with_stats(target), "offset": None} | x.keys(B, G + 1)
+    for name, given in x.views(B, (B, G + 1)):
+        yield f"{name}, a race", step | likely | {"target": Rows(target, **FILTERS, **given)}
+    bonus = {"target": target[:, :G], "bonus_tokens": x.integers(0, x.V, B)}
+    yield "a race, the engine's bonus", step | likely | bonus
+
+
 def by_rule(x, step):
     """Yield calls with every rule: some by name, then all by codes, a different rule for each request."""
     yield "a rule, one number", step | {"rule": "lossy", "alpha": 0.3}
@@ -67,7 +86,7 @@ def by_rule(x, step):
     for method, known in CHAIN_METHODS.items():
         codes = [RULES[name].code for name in known.rules]
         for first in range(0, len(codes), B):
-            some = (codes[first:] + codes)[:B]
+            some = (codes[first:] + codes * B)[:B]
             both = torch.tensor(
                 [[1.0 if code == RULES["relaxed"].code else 0.4, 0.5] for code in some],
                 dtype=torch.float32,
@@ -122,6 +141,9 @@ def ragged(x, target, draft, tokens):
     yield "ragged", step
     yield "ragged stats", step | {"target": with_stats(target[: D + B]), "draft": with_stats(draft[:D])}
     yield "ragged blocks by a rule", step | {"draft": draft[: D + B], "method": "block", "rule": "chow", "alpha": 0.9}
+    race = {"method": "race", "draft": None}
+    yield "ragged race", step | race
+    yield "ragged race by noise keys", step | race | {"offset": None} | x.keys(D + B)
     bonus = {"target": target[:D], "bonus_tokens": x.integers(0, x.V, B)}
     yield "ragged, the engine's bonus", step | bonus | {"draft": None}
     here = sum(LENGTHS[: B - 1])

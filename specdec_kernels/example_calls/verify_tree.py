@@ -16,6 +16,8 @@ def calls(x):
     step = {"tree": x.tree(B, 3, 2), "target": target, "draft": draft, **x.random(B)}
     for method in TREE_METHODS:
         yield from by_method(x, method, step)
+    keys = {"target": with_stats(target), "offset": None} | x.keys(B, N)
+    yield "race, noise keys", step | {"tree": step["tree"][:2], "method": "race"} | keys
     for method in BY_LAW:
         codes = x.tensor(*(RULES[name].code for name in ("opt_log", "token_v3")))
         yield f"{method} by rules", step | {"method": method, "rule": codes, "alpha": x.tensor(0.4, 0.5)}

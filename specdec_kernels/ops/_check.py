@@ -126,7 +126,8 @@ def is_greedy(temperature: object) -> bool:
     return isinstance(number, (int, float)) and 0 <= number < _SMALLEST
 
 
-def randomness(op: str, seed: object, offset: object, uniforms: object, greedy: bool) -> None:
+def randomness(op: str, seed: object, offset: object, uniforms: object, greedy: bool, race: bool = False) -> None:
     """Raise if something is to be drawn, but no random numbers are given."""
     if seed is None and uniforms is None and offset is None and not greedy:
-        raise ValueError(f"{op}: needs seed and offset, or uniforms, got neither")
+        needs = "a race needs seed, got None" if race else "needs seed and offset, or uniforms, got neither"
+        raise ValueError(f"{op}: {needs}")

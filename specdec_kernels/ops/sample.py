@@ -28,11 +28,16 @@ def sample(
     slot: int | torch.Tensor = 0,
     uniforms: torch.Tensor | None = None,
     num_rows: torch.Tensor | None = None,
+    race: bool = False,
 ) -> SampleOutput:
     """Draw k tokens from each row: the draft side.
 
     The row is read once. ``rows`` comes back with its stats: hand it to verification, which then does not read the row
     again. Each draw is an inverse CDF: the first id with mass whose running sum exceeds u * total.
+
+    A race instead gives each id Gumbel noise, by the seed, the absolute position and the id only, and takes the k ids
+    with the largest ln q + noise in this order. ``verify_chain`` and ``verify_tree`` with method "race" run the same
+    race on the target's row, and accept a draft that wins it.
 
     Args:
         rows: [N, V], ``Rows`` of logits with the parameters they are sampled with, each a number or [N], or with their
@@ -43,12 +48,16 @@ def sample(
         k: draws per row, 0 to 2^33; RuntimeError where the results have no room in memory.
         replacement: True draws i.i.d.; False draws each token from what is left, renormalised, however little that
             weighs, and gives -1 (ln q = -inf) once nothing is left.
-        seed, offset: [N] int64. Draw i takes slot ``slot + i`` of the draft domain.
+        seed, offset: [N] int64. Draw i takes slot ``slot + i`` of the draft domain. With ``race``, ``offset`` is the
+            absolute position of the token that is drafted: a draft at depth i of a step takes the ``offset`` of
+            verification plus i. Without ``offset``, seed [N] is a noise key: key K is seed K at position 0.
         slot: an int in [0, 2^33), or [N] int32 / int64, of which the low 33 bits are used, here and in ``slot + i``. A
-            drafter that draws position j of a step passes j * k.
+            drafter that draws position j of a step passes j * k. Must be 0 with ``race``.
         uniforms: [N, k] float64 in [0, 1), in place of seed and offset. What lies outside counts as the nearer end, NaN
-            as 0.
+            as 0. Not with ``race``.
         num_rows: as in ``row_stats``.
+        race: take the first k of a race. They are distinct, whatever ``replacement`` is; where fewer have mass, -1
+            follows (ln q = -inf). Equal keys: the lowest id is first.
 
     Returns:
         SampleOutput: tokens [N, k] int64; logprobs [N, k] float32, ln q before any token was taken out; rows, the
@@ -66,17 +75,19 @@ def sample(
         >>> sample(z, uniforms=torch.tensor([[0.6]], dtype=torch.float64)).tokens
         tensor([[1]])
 
-    Source: Leviathan et al. 2023, section 2.3 (the draft); without replacement as in Sequoia (Chen et al. 2024).
+    Source: Leviathan et al. 2023, section 2.3 (the draft); without replacement as in Sequoia (Chen et al. 2024); race:
+    Daliri et al. 2024 (Gumbel coupling).
     """
     op = "sample"
     logits, sampling, stats, _, views = _rows.of_logits(op, "rows", rows, takes_ids=True)
     k = _check.integer(op, "k", k)
     replacement = _check.flag(op, "replacement", replacement)
-    _check.randomness(op, seed, offset, uniforms, _rows.is_greedy(rows))
+    race = _check.flag(op, "race", race)
+    _check.randomness(op, seed, offset, uniforms, _rows.is_greedy(rows), race)
     first_slot = 0
     if not isinstance(slot, torch.Tensor):
         first_slot, slot = _check.integer(op, "slot", slot, kind="an int or a tensor"), None
-    by = (seed, offset, slot, first_slot, _check.contiguous(uniforms), num_rows)
+    by = (seed, offset, slot, first_slot, _check.contiguous(uniforms), num_rows, race)
     tokens, logprobs, stats = _sample(logits, *sampling, stats, k, replacement, *by, *views)
     return SampleOutput(tokens, logprobs, _rows.of_stats(rows, logits, stats))
 

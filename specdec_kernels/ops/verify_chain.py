@@ -48,6 +48,10 @@ def verify_chain(
     draft is weighed, and a longer prefix may make good for a token that alone would have been rejected. It reads the
     target's rows up to the first draft that p forbids.
 
+    The race draws each token from p by noise that depends on the seed, the absolute position and the token id only, and
+    accepts a draft that is this token. So the output is the same, token by token, whatever was drafted, and without
+    drafts. ``sample(race=True)`` guesses the tokens by the same noise. The draft's rows are ignored.
+
     Args:
         target: ``Rows``, or a tensor: the rows as they are. Dense [B, G+1, V]: row i is the distribution after i
             drafted tokens. Ragged [R, V] with R = sum(g_b) + B, request b's rows from ``cu_draft[b] + b``. Parameters
@@ -74,7 +78,7 @@ def verify_chain(
             output's G.
         bonus_tokens: [B] or [B, 1] int32 or int64, sampled by the engine; the target then comes without its bonus row
             (G or D rows).
-        method: "token" or "block".
+        method: "token", "block" or "race".
         rule: "exact", or a lossy one by name: ``specdec_kernels.rules.TABLE`` states the distribution or the guarantee
             of each. Or [B] int32 or int64, ``specdec_kernels.RULES[name]`` of each request. Rules that define no
             distribution take method "token" only (in a tensor on a GPU, they are verified token by token whatever the
@@ -85,9 +89,11 @@ def verify_chain(
             the drafts before were accepted: a tuple of G, or float32 [B, G] (where ``rule`` is a tensor [B, G, 1] or
             [B, G, 2], of which the other rules read the first position's).
         seed, offset: [B] int64; see ``uniforms``. Not needed by the exact rule where the target's temperature is the
-            number 0.
+            number 0. Method "race": ``offset`` is the absolute position of the first emitted token, so row i has the
+            noise of position ``offset + i``. Without ``offset``, seed [B, G+1] (ragged [R]) holds a noise key for each
+            row of the target, as for watermarks: key K is seed K at position 0.
         uniforms: [B, G+1] float64 in [0, 1), in place of seed and offset: accept tests, then the final draw. What lies
-            outside counts as the nearer end, NaN as 0.
+            outside counts as the nearer end, NaN as 0. Not for method "race".
         num_requests: [1] int32 or int64 on the device, for padded buffers: requests from this index on are absent.
             Nothing of them is read, nor any row after those of the last request present. In a ragged batch D may
             exceed the last entry of ``cu_draft``. Below 0 it counts as 0, above B as B. None: all are present.
@@ -116,17 +122,21 @@ def verify_chain(
         >>> out.tokens, out.num_accepted
         (tensor([[1, 0, 0]]), tensor([2], dtype=torch.int32))
 
-    Source: Leviathan et al. 2023, Algorithm 1; Chen et al. 2023, Algorithm 2; Sun et al. 2024 (block verification).
+    Source: Leviathan et al. 2023, Algorithm 1; Chen et al. 2023, Algorithm 2; Sun et al. 2024 (block verification);
+    Daliri et al. 2024 (race, there Gumbel coupling).
     """
     op = "verify_chain"
     _check.choice(op, "method", method, CHAIN_METHODS)
     target = _rows.of_either(op, "target", target)
     draft = None if draft is None else _rows.of_either(op, "draft", draft)
+    if not CHAIN_METHODS[method].reads_draft:
+        draft = None
     max_draft = _max_draft(op, max_draft, cu_draft)
     if bonus_tokens is not None and _check.tensor(op, "bonus_tokens", bonus_tokens).shape[1:] == (1,):
         bonus_tokens = bonus_tokens.squeeze(1)
     rules = _rules.arguments(op, method, rule, alpha, target.logits.device, (draft_tokens, max_draft))
-    _check.randomness(op, seed, offset, uniforms, _check.is_greedy(target.temperature) and not rules.given)
+    certain = _check.is_greedy(target.temperature) and not rules.given
+    _check.randomness(op, seed, offset, uniforms, certain, method == "race")
     of_target = _verify.flat(op, "target", target, rules.given)
     of_draft = _verify.flat(op, "draft", draft, rules.given)
     by = (CHAIN_METHODS[method].code, *rules.as_taken(target.logits.device))

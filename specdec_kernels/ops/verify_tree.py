@@ -54,11 +54,13 @@ def verify_tree(
     ``traversal``                      as ``recursive_without_replacement``; decides from the leaves to the root
     ``target_only``                    any distinct children (top-k trees, lookups); reads no draft row
     ``greedy``                         any; follows the target's argmax, whatever the temperature
+    ``race``                           any, best the first k of ``sample(race=True)`` on the draft's row; reads no draft
+                                       row. The output is the same for every tree, as in ``verify_chain``
     =================================  ==============================================================================
 
     For i.i.d. drafts give ``build_tree``'s tree, which knows which node each draft passes through: testing merged
     children A, A, B where A, B, A was drafted is biased. Distinct children given to ``kseq`` or ``recursive``, or a
-    top-k tree to any method but ``target_only`` and ``greedy``, are biased too, and no check can detect it.
+    top-k tree to any method but ``target_only``, ``greedy`` and ``race``, are biased too, and no check can detect it.
 
     Args:
         tree: what ``build_tree`` returns, or (parents [B, N] or [N], tokens of the same shape), int32 or int64. Node 0
@@ -75,8 +77,8 @@ def verify_tree(
             A negative one is a one-hot draft, one out of range has no q. A greedy request needs no draft row by the
             exact rule: none is read. Vq may differ from V: ids outside the other side have probability 0 there.
             Sparse rows: ``ids`` [B, N, E] or [B, Mq, E], of the shape of the logits; mapped rows: ``vocab_map``. Node
-            tokens may then be any id below 2^24: one that is not listed has q = 0. ``target_only`` and ``greedy``
-            ignore the draft.
+            tokens may then be any id below 2^24: one that is not listed has q = 0. ``target_only``, ``greedy``
+            and ``race`` ignore the draft.
         method: see above.
         max_depth: the output's width less one, and the deepest level whose nodes can be accepted; by default the L of a
             tree with draft_nodes, else N - 1.
@@ -89,11 +91,13 @@ def verify_tree(
             accepted for sure from threshold_single on, and the sum of the children's probabilities that the coin must
             lie below is divided by threshold_acc.
         seed, offset: [B] int64; see ``uniforms``. Not needed by ``greedy``, nor by the exact rule where the target's
-            temperature is the number 0.
+            temperature is the number 0. ``race``: ``offset`` is the absolute position of the first emitted token, so a
+            node at depth i has the noise of position ``offset + i``. Without ``offset``, seed [B, N] holds a noise key
+            for each node's row, as in ``verify_chain``.
         uniforms: float64 in [0, 1), in place of seed and offset; the last column is the final draw's. With draft_nodes
             and ``kseq`` or ``recursive``: [B, K*L+1], draft k at level l in column k*L+l. Else [B, N+1], node i's test
             in column i; ``target_only`` tosses one coin for each visited parent, in the parent's column. What lies
-            outside [0, 1) counts as the nearer end, NaN as 0.
+            outside [0, 1) counts as the nearer end, NaN as 0. Not for ``race``.
         num_requests, out, require_exact: as in ``verify_chain``; ``out`` ends with the path.
 
     Returns:
@@ -104,9 +108,9 @@ def verify_tree(
         row, lies outside both vocabularies, or (``kseq``) comes from another distribution than its siblings, which is
         then not accepted; or a parent that does not come before its node, or a draft_nodes entry that is no child of
         the one before, which are ignored (on CPU tensors they raise). Under ``recursive_without_replacement``,
-        ``traversal`` and ``target_only`` a second sibling of the same token is skipped. Every emitted token lies in
-        [0, V), and bad data in one request changes no other. A request that is absent has tokens and path -1, and 0
-        everywhere else.
+        ``traversal``, ``target_only`` and ``race`` a second sibling of the same token is skipped. Every emitted token
+        lies in [0, V), and bad data in one request changes no other. A request that is absent has tokens and path -1,
+        and 0 everywhere else.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.
@@ -120,7 +124,7 @@ def verify_tree(
         (tensor([[1, 0]]), tensor([[0, 1]], dtype=torch.int32))
 
     Source: Sun et al. 2023 (SpecTr); Miao et al. 2023 (SpecInfer); Chen et al. 2024 (Sequoia); Weng et al. 2025
-    (traversal); Narasimhan et al. 2024 (the cascades among the rules); SGLang (thresholds).
+    (traversal); Narasimhan et al. 2024 (the cascades among the rules); SGLang (thresholds); Daliri et al. 2024 (race).
     """
     op = "verify_tree"
     _check.choice(op, "method", method, TREE_METHODS)
@@ -135,7 +139,7 @@ def verify_tree(
         target = target._replace(temperature=None, top_k=None, top_p=None, min_p=None, top_n_sigma=None, stats=None)
     rules = _rules.arguments(op, method, rule, alpha, target.logits.device)
     certain = method == "greedy" or (_check.is_greedy(target.temperature) and not rules.given)
-    _check.randomness(op, seed, offset, uniforms, certain)
+    _check.randomness(op, seed, offset, uniforms, certain, method == "race")
     of_target = _verify.flat(op, "target", target, rules.given)
     of_draft = _verify.flat(op, "draft", draft, rules.given)
     nodes = (parents, tokens, draft_nodes, *(links or (None, None)))

@@ -27,7 +27,7 @@ def chain_law(p, q, gamma, *, method="token", rule="exact", alpha=None, p1=None,
     Pr[tau >= i | d] and the distributions of the final token are as in block.py.
     """
     rows = RowsAfter(p, q, p1, q1, *resolved("chain_law", method, rule, alpha))
-    return (token_law if method == "token" else block_law)(rows, gamma, end_row)
+    return {"token": token_law, "block": block_law}[method](rows, gamma, end_row)
 
 
 class RowsAfter:

@@ -13,6 +13,7 @@ import torch
 from ..registry import DOMAIN_ACCEPT, DOMAIN_FINAL
 from .accept import accepts
 from .law import Q_MAX, draw, in_float64
+from .race import keys_of, ranked
 from .rules import mix_of
 from .sides import Side
 from .uniforms import given
@@ -65,6 +66,12 @@ class GivenUniforms(Chance):
     def draw(self, w):
         return draw(w, self.final)
 
+    def race(self, law, noise, place=0):
+        """Return the id that takes a place (from 0) in the race of a noise (seed, position); -1 if it has no mass."""
+        keys = keys_of(law.p, law.log_p, *noise)
+        order = ranked(keys)
+        return int(order[place]) if place < len(order) else -1
+
 
 class Branches(Chance):
     """One path through all decisions. script: the branch to take at each; after its end the first branch is taken."""
@@ -97,6 +104,9 @@ class Branches(Chance):
 
     def draw(self, w):
         return self.choose(list(enumerate((w / np.sum(w)).tolist())))
+
+    def race(self, law, noise):
+        return self.draw(law.p)
 
 
 def outcomes(run):

@@ -11,6 +11,7 @@ from ..registry import SAMPLING
 from .chance import GivenUniforms
 from .law import in_float64, without
 from .padded import first, padded, present
+from .race import row_noise
 from .row_stats import stats_of
 from .rows import Rows, rows_of
 from .uniforms import given
@@ -34,6 +35,7 @@ def sample(
     slot=0,
     uniforms=None,
     num_rows=None,
+    race=False,
     chance_type=GivenUniforms,
 ):
     """Draw tokens, with the op's arguments. chance_type: the class that makes the draws."""
@@ -42,7 +44,7 @@ def sample(
     rows = seen_rows(rows_of(rows, draft=True), n)
     stats = stats_of(rows, num_rows)[:n]
     logits, ids, seed, offset, slot, uniforms = first(n, rows.logits, rows.ids, seed, offset, slot, uniforms)
-    if uniforms is None and seed is None:  # nothing to draw: greedy rows
+    if race or (uniforms is None and seed is None):  # no uniforms: a race, or greedy rows
         u = np.zeros((n, k))
     elif uniforms is None:
         u = philox_uniforms(seed, offset, k, 2, torch.as_tensor(slot, device="cpu").expand(n)).numpy()
@@ -51,15 +53,35 @@ def sample(
     side = chance_type.side(Rows(logits, stats=stats, ids=ids))
     laws = [*map(side.law_of_entries(), range(n))]
     ids = np.arange(logits.shape[-1])[None].repeat(n, 0) if ids is None else ids.numpy()
-    drawn = [
-        draw_row(law, ids[i], side.of_ids(law, i), [chance_type((), x) for x in u[i]], replacement)
-        for i, law in enumerate(laws)
-    ]
+    drawn = []
+    for i, law in enumerate(laws):
+        over_ids, chances = side.of_ids(law, i), [chance_type((), x) for x in u[i]]
+        if race:
+            noise = (0, 0) if seed is None else noise_of_row(i, n, seed, offset)
+            drawn.append(first_of_race(over_ids, chances, noise))
+        else:
+            drawn.append(draw_row(law, ids[i], over_ids, chances, replacement))
     tokens = torch.tensor([d[0] for d in drawn], dtype=torch.int64, device="cpu").reshape(n, k)
     logprobs = torch.tensor([d[1] for d in drawn], dtype=torch.float64, device="cpu").reshape(n, k)
     plain = given_rows._replace(**dict.fromkeys(SAMPLING))
     drawn_from = plain._replace(stats=padded(stats, N, 0))
     return Sampled(padded(tokens, N, -1), padded(logprobs, N, 0), drawn_from)
+
+
+def noise_of_row(i, n, seed, offset):
+    seed = seed.expand(n)[i]
+    return row_noise(seed, offset if offset is None else offset.expand(n)[i], seed, 0)
+
+
+def first_of_race(law, chances, noise):
+    """Return the first of a race, one for each chance object -> (tokens, logprobs). law: over ids."""
+    if not law.valid or not (law.p > 0).any():
+        return [law.fallback] * len(chances), [math.nan] * len(chances)
+    if law.greedy:
+        tokens = [law.fallback, *[-1] * len(chances)][: len(chances)]
+    else:
+        tokens = [chance.race(law, noise, place) for place, chance in enumerate(chances)]
+    return tokens, [law.log(x) if x >= 0 else -math.inf for x in tokens]
 
 
 def draw_row(entries, ids, law, chances, replacement):

@@ -9,12 +9,14 @@ import math
 
 import torch
 
+from ..registry import CHAIN_METHODS
 from .block import block
 from .chain import Chain
 from .chance import GivenUniforms
 from .entries import IDS_END, renumbered, width_of
 from .law import no_row, padded
 from .padded import first, present
+from .race import race, row_noise
 from .rows import of_request, rows_of
 from .rules import per_request, verify_draft
 from .sides import Verified
@@ -37,7 +39,7 @@ def token(chain):
     return chain.end()
 
 
-METHODS = {"token": token, "block": block}
+METHODS = {"token": token, "block": block, "race": race}
 
 
 class Batch:
@@ -53,6 +55,16 @@ class Batch:
         if t is None or self.starts is None:
             return t if t is None else t[b]
         return t[self.starts[b] + extra * b : self.starts[b + 1] + extra * (b + 1)]
+
+    def noise(self, b, seed, offset):
+        """Return a function i -> (seed, position) of a race on request b's row i."""
+        if seed is None:
+            return None
+        if offset is None:
+            keys = self.rows(seed, b, 1)
+            return lambda i: row_noise(None, None, keys[i], i)
+        seed, offset = (x.expand(self.B)[b] for x in (seed, offset))
+        return lambda i: row_noise(seed, offset, None, i)
 
     def laws(self, b, side_of, extra, wide, rows, one_hot, ids):
         """Return two functions i -> Law of one side's rows, as sampled and unscaled; (None, None) without rows.
@@ -133,15 +145,18 @@ def verify_chain(
     that makes a request's decisions.
     """
     if method not in METHODS:
-        raise ValueError(f"verify_chain: method must be 'token' or 'block', got {method!r}")
+        raise ValueError(f"verify_chain: method must be 'token', 'block' or 'race', got {method!r}")
     batch = Batch(draft_tokens, cu_draft, max_draft)
     target, draft = rows_of(target), rows_of(draft, draft=True)
+    if not CHAIN_METHODS[method].reads_draft:
+        draft = None
     vocab = target.logits.shape[-1]
     width = max(vocab, width_of(draft))
     end = width if draft is None or draft.ids is None else IDS_END
     n = present(num_requests, batch.B)
     rules = per_request("verify_chain", n, method, *first(n, rule, alpha), batch.G)
-    chances = chance_type.of_requests("verify_chain", batch.B, batch.G, seed, offset, uniforms)
+    of_tests = (None,) * 3 if method == "race" else (seed, offset, uniforms)
+    chances = chance_type.of_requests("verify_chain", batch.B, batch.G, *of_tests)
     bonus_row, end_row = bonus_tokens is None, False
     if draft is not None:
         positions = draft.logits if draft.row is None else draft.row
@@ -153,5 +168,6 @@ def verify_chain(
         p, p1 = batch.laws(b, chance.side, bonus_row, wide, target, None, ids)
         q, q1 = batch.laws(b, chance.side, end_row, wide, draft, -1, ids)
         bonus = None if bonus_row or len(drafts) < len(ids) else int(bonus_tokens[b])
-        walks.append(METHODS[method](Chain(drafts, p, q, p1, q1, vocab, *rules[b], chance, bonus, end_row)))
+        noise = batch.noise(b, seed, offset)
+        walks.append(METHODS[method](Chain(drafts, p, q, p1, q1, vocab, *rules[b], chance, bonus, end_row, noise)))
     return Verified.of(walks, batch.B, batch.G + 1)

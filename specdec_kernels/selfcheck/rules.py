@@ -62,7 +62,7 @@ def steps_by_rule(generator, names, B, G, V):
 def agreement(sk, device, seed):
     """Check all rules against the reference, and block verification with all rules that define a distribution."""
     generator, found = torch.Generator().manual_seed(seed), Agreement("tokens", "status")
-    for method, (_, names) in CHAIN_METHODS.items():
+    for method, (_, names, _) in CHAIN_METHODS.items():
         for each, G, V in ((10, 3, 40), (3, 2, 1030)):
             args = steps_by_rule(generator, names, each * len(names), G, V)
             ref = sk.reference.banded.verify_chain(**args, method=method)

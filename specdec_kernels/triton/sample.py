@@ -198,7 +198,7 @@ def draw_kernel(
 
 def sample(
     results, logits, temperature, top_k, top_p, min_p, top_n_sigma, numbers, stats, k, replacement, seed, offset, slot,
-    first_slot, uniforms, num_rows, views, drafted, ids,
+    first_slot, uniforms, num_rows, race, views, drafted, ids,
 ):  # fmt: skip
     tokens, logprobs, stats_out = results
     N, layout = logits.size(0), launch.Layout.flat(logits.size(0), num_rows)

@@ -5,7 +5,7 @@
 
 #include "../../core/residual.h"
 #include "../../core/final_token.h"
-#include "../../core/philox.h"
+#include "../../core/race.h"
 
 namespace specdec {
 
@@ -17,6 +17,7 @@ struct Sample {
   Sampling sampling;                // [N]
   int64_t k = 1;
   bool replacement = true;
+  bool race = false;                 // the first k of a race (race.h), whatever `replacement` is
   Ints seed, offset, slot;           // [N]
   int64_t first_slot = 0;            // the slot if there is no tensor
   const double* uniforms = nullptr;  // [N, k], in place of seed, offset and slot
@@ -24,6 +25,8 @@ struct Sample {
   float* logprobs = nullptr;         // [N, k]
   RowStats* stats = nullptr;         // [N]
 
+  // The noise of a race. Without an offset the seed is a noise key.
+  SPECDEC_HD Noise noise(int64_t n) const { return {seed ? seed[n] : 0, offset ? offset[n] : 0}; }
   SPECDEC_HD double draft_uniform(int64_t n, int64_t i) const {
     if (uniforms) return given_uniform(uniforms[n * k + i]);
     return seed ? uniform(seed[n], offset[n], kDomainDraft, uint64_t(slot ? slot[n] : first_slot) + uint64_t(i)) : 0.0;

@@ -41,6 +41,7 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : kResident) draws(con
 
 void run(const Sample& a, const Tensor& like) {
   constexpr const char* kOp = "sample";
+  check(!a.race, Op(kOp, like), "race must be False in CUDA, got True");
   const OnDeviceOf device(like);
   Scratch scratch;
   const RowGridRoom room(scratch, a.N, a.logits.V, a.sampling.filters());

@@ -15,7 +15,7 @@ template <void (*Run)(const Sample&, const Tensor& like)>
 std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, SPECDEC_SAMPLING_ARGUMENTS(), const OptTensor& stats,
                                              int64_t k, bool replacement, const OptTensor& seed,
                                              const OptTensor& offset, const OptTensor& slot, int64_t first_slot,
-                                             const OptTensor& uniforms, const OptTensor& num_rows,
+                                             const OptTensor& uniforms, const OptTensor& num_rows, bool race,
                                              SPECDEC_ROW_VIEWS_ARGUMENTS(), const OptTensor& ids) {
   const Op op("sample", logits);
   check_given(op, "logits", logits);
@@ -27,6 +27,7 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, SPECDEC_SAMPL
   check(k >= 0 && k <= kSlots, op, "k must be in [0, 2^33], got ", k);
   a.k = k;
   a.replacement = replacement;
+  a.race = race;
   a.sampling = sampling(op, "rows", SPECDEC_GIVEN_SAMPLING(), N, a.present);
   if (stats) {
     check(!a.sampling, op, "rows.stats already hold the sampling parameters, got both");
@@ -37,7 +38,13 @@ std::tuple<Tensor, Tensor, Tensor> sample_op(const Tensor& logits, SPECDEC_SAMPL
   check(!slot || first_slot == 0, op, "slot must be a tensor or a number, got both");
   check(first_slot >= 0 && first_slot < kSlots, op, "slot must be in [0, 2^33), got ", first_slot);
   a.first_slot = first_slot;
-  take_randomness(op, a, N, k, seed, offset, uniforms, temperature || a.sampling.numbers.greedy() || stats);
+  const bool certain = temperature || a.sampling.numbers.greedy() || stats;
+  if (race) {
+    check(!slot && first_slot == 0, op, "slot must be 0 for a race, got ", slot ? "a tensor" : "another number");
+    take_noise(op, a, N, seed, offset, uniforms, certain);
+  } else {
+    take_randomness(op, a, N, k, seed, offset, uniforms, certain);
+  }
 
   Tensor tokens = result(op, {N, k}, a.tokens), logprobs = result(op, {N, k}, a.logprobs);
   Tensor stats_out = result(op, {N, 4}, a.stats);

@@ -4,7 +4,7 @@
 
 #include "../../core/accept.h"
 #include "../../core/final_token.h"
-#include "../../core/philox.h"
+#include "../../core/race.h"
 #include "../../core/rows.h"
 #include "../../rules/rule.h"
 
@@ -21,8 +21,10 @@ struct VerifyChain {
   Ints cu_draft;                    // ragged: [B+1]
   Ints bonus_tokens;                // [B]; the target then has no bonus row
   bool block = false;               // block verification, else token by token
+  bool race = false;                // by the race; `block` is then false
   Rules rules;
-  Ints seed, offset;                 // [B]
+  Ints seed, offset;                 // [B]; a race without offset has a noise key for each row of the target
+  int64_t seed_stride = 0;           // of noise keys from request to request, if dense
   const double* uniforms = nullptr;  // [B, G+1], in place of seed and offset
   TokensOut tokens;                  // [B, G+1]
   int32_t* num_accepted = nullptr;   // [B]
@@ -56,6 +58,12 @@ struct VerifyChain {
     return uniforms ? given_uniform(uniforms[b * (G + 1) + i])
            : seed   ? uniform(seed[b], offset[b], kDomainAccept, i)
                     : 0.0;
+  }
+  // The noise of a race at position i
+  SPECDEC_HD Noise noise(int64_t b, int64_t i) const {
+    if (!seed) return {};
+    if (offset) return later({seed[b], offset[b]}, i);
+    return {seed.at(cu_draft ? (start(b) + b + i) * seed.stride : b * seed_stride + i * seed.stride), 0};
   }
   SPECDEC_HD double final_uniform(int64_t b) const {
     return uniforms ? given_uniform(uniforms[b * (G + 1) + G])

@@ -2,6 +2,7 @@
 #include "../../binding/cpu_op.h"
 #include "../../cpu/for_requests.h"
 #include "by_rule.h"
+#include "race.h"
 #include "test_draft.h"
 #include "verify_chain_op.h"
 
@@ -24,7 +25,7 @@ void ask_ahead(CpuExecutor& executor, const VerifyChain& a, int64_t b) {
     const int64_t d = drafted ? a.draft_token(b, i) : -1;
     executor.expect_entropy(drafted && a.by_rule(b) && reads_entropy(a.rules[b]));
     if (drafted || !a.gives_bonus(b, i)) ask(a.target, i, d);
-    if (certain) continue;
+    if (certain || a.race) continue;
     if (drafted ? !a.draft.is_one_hot(start, b, i) : reads_draft(a, b, i)) ask(a.draft, i, d);
   }
   executor.forget();
@@ -33,6 +34,7 @@ void ask_ahead(CpuExecutor& executor, const VerifyChain& a, int64_t b) {
 void run(const VerifyChain& a, const Tensor&) {
   const auto walk = [&](CpuExecutor& executor, int64_t b) {
     if (executor.is_sharded()) ask_ahead(executor, a, b);
+    if (a.race) return verify_by_race(executor, a, b);
     if (!a.by_rule(b)) return verify_chain(executor, a, b);
     std::vector<Position> positions(positions_of(a));
     verify_request(executor, a, b, positions.data());

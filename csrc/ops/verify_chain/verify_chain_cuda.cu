@@ -113,6 +113,7 @@ class ReduceRoom {
 
 template <>
 void launch_kernels<kReadsIds>(const VerifyChain& a, const Tensor& like) {
+  check(!a.race, Op("verify_chain", like), "method must be 'token' or 'block' in CUDA, got 'race'");
   const OnDeviceOf device(like);
   Step s;
   s.a = a;

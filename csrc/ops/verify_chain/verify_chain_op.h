@@ -188,13 +188,19 @@ inline Prepared<VerifyChain> prepare_verify_chain(SPECDEC_ROWS_ARGUMENTS(Tensor,
   take_views(op, a, SPECDEC_GIVEN_VIEWS("target", target_), SPECDEC_GIVEN_VIEWS("draft", draft_));
   take_draft_ids(op, a, draft.logits, draft_ids);
 
-  check(method == 0 || method == 1, op, "method must be 0 (token) or 1 (block), got ", method);
-  a.block = method == 1;
+  check(method >= 0 && method <= 2, op, "method must be 0 (token), 1 (block) or 2 (race), got ", method);
+  a.block = method == 1, a.race = method == 2;
   a.rules = rules(op, rule, alpha, {op, "rule_numbers", rule_numbers, 3}, B, G);
   check_rules(op, a.rules, a.block, B, a.present, G);
 
-  take_randomness(op, a, B, G + 1, seed, offset, uniforms,
-                  target_temperature || of_target.numbers.greedy() || target_stats);
+  if (a.race) check_taken(op, a.rules, "race", B, a.present, [](Rule rule) { return rule == Rule::kExact; });
+  const bool certain = target_temperature || of_target.numbers.greedy() || target_stats;
+  if (!a.race)
+    take_randomness(op, a, B, G + 1, seed, offset, uniforms, certain);
+  else if (a.cu_draft)
+    take_noise(op, a, B, seed, offset, uniforms, certain, {{"R", a.D + B}});
+  else
+    take_noise(op, a, B, seed, offset, uniforms, certain, {{"B", B}, {"G+1", G + 1}});
   return {a, target_logits, G + 1};
 }
 

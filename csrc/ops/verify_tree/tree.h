@@ -3,22 +3,34 @@
 #pragma once
 
 #include "../../core/residual.h"
-#include "../../core/philox.h"
+#include "../../core/race.h"
 #include "../../core/rows.h"
 #include "../../rules/rule.h"
 
 namespace specdec {
 
-enum class Method : int32_t { kKseq, kRecursive, kRecursiveWithoutReplacement, kTargetOnly, kGreedy, kTraversal };
-constexpr const char* kMethodNames[] = {"kseq",        "recursive", "recursive_without_replacement",
-                                        "target_only", "greedy",    "traversal"};
+enum class Method : int32_t {
+  kKseq,
+  kRecursive,
+  kRecursiveWithoutReplacement,
+  kTargetOnly,
+  kGreedy,
+  kTraversal,
+  kRace
+};
+constexpr const char* kMethodNames[] = {
+    "kseq", "recursive", "recursive_without_replacement", "target_only", "greedy", "traversal", "race"};
 constexpr int64_t kMethods = sizeof(kMethodNames) / sizeof(*kMethodNames);
 
-// Whether a method takes a rule. All take the exact one. Greedy takes no other, target_only SGLang's thresholds, and
-// the rest the rules that replace the target distribution.
+// Whether a method takes a rule. All take the exact one. Greedy and the race take no other, target_only SGLang's
+// thresholds, and the rest the rules that replace the target distribution.
 SPECDEC_HD bool takes(Method method, Rule rule) {
   if (method == Method::kTargetOnly) return rule == Rule::kExact || rule == Rule::kThresholds;
-  return rule == Rule::kExact || (method != Method::kGreedy && replaces_target(rule));
+  return rule == Rule::kExact || (method != Method::kGreedy && method != Method::kRace && replaces_target(rule));
+}
+
+SPECDEC_HD bool reads_draft(Method method) {
+  return method != Method::kTargetOnly && method != Method::kGreedy && method != Method::kRace;
 }
 
 // Integers [B, n] or [B, n, m].
@@ -45,7 +57,8 @@ struct VerifyTree {
   IntTable first_child, next_sibling;  // [B, N]
   Rows target, draft;                  // draft.memory empty: one-hot drafts
   Rules rules;
-  Ints seed, offset;                 // [B]
+  Ints seed, offset;                 // [B]; a race without offset has a noise key for each node
+  int64_t seed_stride = 0;           // of noise keys, from request to request
   const double* uniforms = nullptr;  // [B, columns + 1], in place of seed and offset
   TokensOut tokens;                  // [B, D+1]
   int32_t* num_accepted = nullptr;   // [B]
@@ -89,6 +102,12 @@ struct VerifyTree {
     return uniforms ? given_uniform(uniforms[b * (columns() + 1) + column])
            : seed   ? uniform(seed[b], offset[b], kDomainAccept, column)
                     : 0.0;
+  }
+  // The noise of a race at a node
+  SPECDEC_HD Noise noise(int64_t b, int64_t node, int64_t depth) const {
+    if (!seed) return {};
+    if (offset) return later({seed[b], offset[b]}, depth);
+    return {seed.at(b * seed_stride + node * seed.stride), 0};
   }
   SPECDEC_HD double final_uniform(int64_t b) const {
     return uniforms ? given_uniform(uniforms[b * (columns() + 1) + columns()])

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../../binding/cpu_op.h"
 #include "../../cpu/for_requests.h"
+#include "race.h"
 #include "verify_tree_op.h"
 
 namespace specdec {
@@ -20,7 +21,7 @@ void ask_ahead(CpuExecutor& executor, const VerifyTree& a, int64_t b) {
     const int64_t parent = a.parents.at(b, n);
     ask(a.target, a.target_row ? a.target_row.at(b, n) : n, n, tokens[n]);
     if (n == 0 || parent < 0 || a.bad_parent(b, n)) continue;
-    if (a.method == Method::kTargetOnly || a.method == Method::kGreedy) continue;  // no draft row is read
+    if (!reads_draft(a.method)) continue;
     ask(a.draft, a.draft_row ? a.draft_row.at(b, n) : parent, parent, tokens[parent]);
   }
   executor.forget();
@@ -29,6 +30,7 @@ void ask_ahead(CpuExecutor& executor, const VerifyTree& a, int64_t b) {
 void run(const VerifyTree& a, const Tensor&) {
   const auto walk = [&](CpuExecutor& executor, int64_t b) {
     if (executor.is_sharded()) ask_ahead(executor, a, b);
+    if (a.method == Method::kRace) return verify_by_race(executor, a, b);
     std::vector<Subtraction> subtractions(a.most_subtractions());
     std::vector<NodeDist> dists(a.rules ? a.N : 0);
     std::vector<Frame> frames(a.method == Method::kTraversal ? a.frames() : 0);

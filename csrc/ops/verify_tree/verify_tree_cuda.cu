@@ -23,6 +23,7 @@ __global__ void __launch_bounds__(kThreads, 1) walk_trees(const Trees s) {
 
 template <>
 void launch_kernels<kReadsIds>(const VerifyTree& given, const Tensor& like) {
+  check(given.method != Method::kRace, Op("verify_tree", like), "method must be another one in CUDA, got 'race'");
   const OnDeviceOf device(like);
   VerifyTree a = given;
   const ViewsRoom views(like, a, a.B * a.N, a.D);

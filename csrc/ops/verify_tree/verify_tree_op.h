@@ -24,18 +24,6 @@ inline IntTable int_table(const Op& op, Name name, const OptTensor& t, std::init
   return t ? int_table(op, name, *t, want) : IntTable{};
 }
 
-// Raises if the method does not take a rule. In a tensor on a GPU, such a rule counts as the exact one.
-inline void check_tree_rules(const Op& op, const VerifyTree& a) {
-  check_rules(op, a.rules, false, a.B, a.present);
-  const auto check_taken = [&](int64_t b, At at) {
-    const Rule rule = a.rules.asked(b);  // the named one, even if its parameter makes it the exact rule
-    check(takes(a.method, rule), op, "rule '", kRuleNames[int(rule)], "' is not defined for method '",
-          kMethodNames[int(a.method)], "', got it", at);
-  };
-  if (a.rules.is_one()) return check_taken(0, kNumber);
-  for (int64_t b = 0; a.rules && values_at_hand(op) && b < a.present.of(a.B); ++b) check_taken(b, {b});
-}
-
 // Raises if a tree is invalid. On a GPU an invalid tree sets the status instead.
 inline void check_tree(const Op& op, const VerifyTree& a) {
   if (!values_at_hand(op)) return;
@@ -132,10 +120,14 @@ inline Prepared<VerifyTree> prepare_verify_tree(
   take_draft_ids(op, a, draft.logits, draft_ids);
 
   a.rules = rules(op, rule, alpha, {op, "rule_numbers", rule_numbers, 3}, B);
-  check_tree_rules(op, a);
+  check_rules(op, a.rules, false, B, a.present);
+  check_taken(op, a.rules, kMethodNames[method], B, a.present, [&](Rule rule) { return takes(a.method, rule); });
 
-  take_randomness(op, a, B, a.columns() + 1, seed, offset, uniforms,
-                  target_temperature || of_target.numbers.greedy() || target_stats || a.method == Method::kGreedy);
+  const bool certain = target_temperature || of_target.numbers.greedy() || target_stats || a.method == Method::kGreedy;
+  if (a.method == Method::kRace)
+    take_noise(op, a, B, seed, offset, uniforms, certain, {{"B", B}, {"N", a.N}});
+  else
+    take_randomness(op, a, B, a.columns() + 1, seed, offset, uniforms, certain);
   return {a, target_logits, a.D + 1};
 }
 

@@ -180,7 +180,9 @@ class Walk : public DraftDists<Executor> {
   // was before rejections; or else from p.
   SPECDEC_HD void finish() {
     complete_pi();
-    const Final last = final_token(executor_, own(), RestCandidates{*this}, [&] { return a.final_uniform(b); }, status);
+    put_final(final_token(executor_, own(), RestCandidates{*this}, [&] { return a.final_uniform(b); }, status));
+  }
+  SPECDEC_HD void put_final(const Final& last) {
     if (!executor_.leads()) return;
     const int64_t first = b * (a.D + 1);
     a.path[first] = 0;

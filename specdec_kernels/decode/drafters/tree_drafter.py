@@ -17,7 +17,7 @@ from .tree_shape import TreeShape
 
 __all__ = ["TREE_METHODS", "TreeDrafter"]
 
-TREE_METHODS = tuple(_METHODS)
+TREE_METHODS = tuple(name for name in _METHODS if name != "race")
 
 
 class TreeDrafter(Drafter):

@@ -9,6 +9,7 @@ import numpy as np
 from .. import block, chance, sides
 from ..kseq_rho import best_rho
 from ..law import Q_MAX, log_weights, normalised
+from ..race import keys_of, ranked
 from ..row_stats import masses, params_of_rows, stats_of_row
 from ..rows import SAMPLING_FIELDS
 from ..rules import mix_of
@@ -122,6 +123,17 @@ class GivenUniforms(chance.GivenUniforms):
         mix = mix if isinstance(mix, Mix) else Mix(*mix)
         self.note(mix.margin)
         return mix
+
+    def race(self, law, noise, place=0):
+        """Keys are float64, as an op's. Two that are next to each other in the order may change places by rounding."""
+        keys = keys_of(value_of(law.p), law.log_p, *noise)
+        x, order = super().race(law._replace(p=value_of(law.p)), noise, place), ranked(keys)
+        for here, there in ((place - 1, place), (place, place + 1)):
+            if 0 <= here and there < len(order):
+                pair = keys[order[[here, there]]]
+                sizes = np.abs(pair).sum() + np.abs(np.log(value_of(law.p)[order[[here, there]]] + 1e-300)).sum() + 64
+                self.note((pair[0] - pair[1]) / (16 * 2.0**-53 * sizes))
+        return x
 
     def draw(self, w):
         w, err = value_of(w), band(w).err

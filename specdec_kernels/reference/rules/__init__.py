@@ -3,7 +3,7 @@
 
 import torch
 
-from ...registry import RULES
+from ...registry import CHAIN_METHODS, RULES
 from ..law import per_row
 from .acceptance import TESTS
 from .laws import LAWS, ROW_RULES, by_law, final, mix_of, pair_and_mix
@@ -77,8 +77,9 @@ def resolved(op, method, name, given=None):
     if name not in RULES:
         raise ValueError(f"{op}: rule must be one of {', '.join(map(repr, RULES))}, got {name!r}")
     rule = RULES[name]
-    if method != "token" and not rule.defines_distribution:
-        raise ValueError(f"{op}: rule {name} is no law, so method must be token, got {method}")
+    if name not in CHAIN_METHODS[method].rules:
+        why = "is no law, so method must be token, got" if method == "block" else "is not defined for method"
+        raise ValueError(f"{op}: rule {name} {why} {method}")
     given = () if given is None else tuple(given) if isinstance(given, (tuple, list)) else (given,)
     parameters = rule.parameters
     if name == "synthetic":

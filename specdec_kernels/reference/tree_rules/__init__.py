@@ -4,10 +4,11 @@
 from ...registry import TREE_METHODS
 from .greedy import greedy
 from .kseq import kseq
+from .race import race
 from .recursive import recursive, recursive_without_replacement
 from .target_only import target_only
 from .traversal import traversal
 
-_WALKS = (kseq, recursive, recursive_without_replacement, target_only, greedy, traversal)
+_WALKS = (kseq, recursive, recursive_without_replacement, target_only, greedy, traversal, race)
 RULES = {walk.__name__: walk for walk in _WALKS}
 assert set(RULES) == set(TREE_METHODS)

@@ -24,7 +24,7 @@ class Request:
     [wide]. draft(child) -> Draft. draft_row: for each node the index of the row it was drawn from; -1: one-hot at the
     node's own token. draft_nodes [K][L] or None. links: (first_child, next_sibling), N ids each; None: node order.
     rule: (name, alpha), which replaces p at nodes with children. unscaled(node, child) -> the Laws of p's row and of
-    the child's q row at T = 1 without filters.
+    the child's q row at T = 1 without filters. noise(node, depth) -> (seed, position) of a race.
     """
 
     def __init__(
@@ -41,8 +41,10 @@ class Request:
         rule=("exact", ()),
         unscaled=None,
         vocab=None,
+        noise=None,
     ):
         self.rule, self.unscaled, self.vocab = rule, unscaled, vocab
+        self.noise = noise or (lambda node, depth: None)
         self.tokens, self.target, self.draft, self.wide, self.max_depth = tokens, target, draft, wide, max_depth
         self.parents, self.draft_row, self.draft_nodes, self.known = parents, draft_row, draft_nodes, {}
         n = len(parents)

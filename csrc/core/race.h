@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The race: one token of a distribution, as a function of the row, a seed and a position. Each id gets noise of its
+// own, and the id with the largest ln p + noise wins (the Gumbel-max trick). A draft that runs the race of the same
+// seed and position on its own row often has the same winner.
+#pragma once
+
+#include "final_token.h"
+#include "philox.h"
+
+namespace specdec {
+
+// The noise of all ids at one position
+struct Noise {
+  int64_t seed = 0, position = 0;
+
+  // In (0, 1), never 0 or 1: the middle of one of 2^52 equal parts
+  SPECDEC_HD double uniform_of(int64_t id) const {
+    const double u = uniform(seed, position, kDomainNoise, uint64_t(id));
+    return (floor(u * 0x1p52) + 0.5) * 0x1p-52;
+  }
+  // Standard Gumbel noise
+  SPECDEC_HD double operator()(int64_t id) const { return -log(-log(uniform_of(id))); }
+};
+
+// The noise of the token `after` tokens later. Positions wrap around.
+SPECDEC_HD Noise later(const Noise& noise, int64_t after) {
+  return {noise.seed, int64_t(uint64_t(noise.position) + uint64_t(after))};
+}
+
+// An id that takes part in a race, or none (-1). A NaN as its key makes the whole row invalid.
+struct Racer {
+  double key = -HUGE_VAL;
+  int64_t id = -1;
+
+  // Takes the place of this racer if its key is larger, or if it is equal and its id lower.
+  SPECDEC_HD void meet(const Racer& other) {
+    if (other.key > key || (other.key == key && other.id < id) || other.key != other.key) *this = other;
+  }
+};
+
+// ln of an entry's weight in a race, in float64; -inf if the entry is not kept, NaN if it makes the row invalid. That
+// of a logit is relative to the row's maximum, which changes no order.
+SPECDEC_HD double race_weight(const Dist& d, float z) {
+  if (d.kind == Kind::kProbs) return log(double(clean_prob(z)));
+  return z >= d.stats.cutoff ? (double(z) - double(d.stats.max)) * double(d.stats.scale) : -HUGE_VAL;
+}
+
+// The winner on the target's distribution p, or what an invalid row gives. An executor's race(p, noise) returns the
+// winner of a distribution that has a row; -1 if nothing is kept, or the row is invalid.
+template <class Executor>
+SPECDEC_WALK Final winner(Executor& executor, const Dist& p, const Noise& noise, int32_t& status) {
+  const int64_t token = p.kind == Kind::kOneHot                  ? p.hot
+                        : p.kind == Kind::kNothing || !p.valid() ? -1
+                                                                 : executor.race(p, noise);
+  if (token >= 0) return {token, executor.leads() ? p.log_prob(token) : 0};
+  status |= kInvalidRow;
+  return {p.kind == Kind::kNothing ? 0 : executor.argmax_finite(p.row), NAN};
+}
+
+}  // namespace specdec

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The race: the token of a distribution as a function of its row, a seed and a position (Gumbel-max, shared noise).
+
+u_t(x) is one number per (seed, position t, token x), E_t(x) = -ln u_t(x), and the token is argmin_x E_t(x) / p(x). Here
+it is argmax_x (ln p(x) - ln E_t(x)), which is the same.
+"""
+
+import numpy as np
+import torch
+
+from ..registry import DOMAIN_NOISE
+from .uniforms import uniforms
+
+
+def noise_of(seed, position, n):
+    """Return the Gumbel noise -ln E_t(x) of the tokens x = 0 .. n-1 at position t, [n] float64."""
+    seed, position = (torch.tensor([x], dtype=torch.int64, device="cpu") for x in (seed, position))
+    u = (np.floor(uniforms(seed, position, n, DOMAIN_NOISE)[0].numpy() * 2.0**52) + 0.5) * 2.0**-52
+    return -np.log(-np.log(u))
+
+
+def keys_of(p, log_p, seed, position):
+    """Return the keys [V]; -inf where p is 0. log_p: ln p, or None."""
+    with np.errstate(divide="ignore"):
+        weights = np.log(p) if log_p is None else log_p
+    return np.where(weights > -np.inf, weights + noise_of(seed, position, len(weights)), -np.inf)
+
+
+def ranked(keys):
+    """Return the ids with mass, the winner first; ties: the lowest id."""
+    order = np.argsort(-keys, kind="stable")
+    return order[keys[order] > -np.inf]
+
+
+def row_noise(seed, offset, key, after):
+    """Return (seed, position) of a row that is `after` tokens behind the first one.
+
+    seed, offset: of the request; key: where offset is None, the row's own. Positions are int64 and wrap around."""
+    if offset is None:
+        return int(key), 0
+    return int(seed), int(torch.tensor(int(offset), dtype=torch.int64, device="cpu") + after)
+
+
+def race(chain):
+    """Verify a chain: each row's winner is emitted, up to the first that was not drafted."""
+    for i, d in enumerate([*chain.drafts, None]):
+        if d is None and chain.bonus is not None:
+            break
+        p = chain.p(i)
+        if not p.valid or not (p.p > 0).any():
+            return chain.draw(p)
+        y = p.fallback if p.greedy else chain.chance.race(p, chain.noise(i))
+        chain.emit(y, p.log(y))
+        if y != d:
+            return chain
+    return chain.end()
