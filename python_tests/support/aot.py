@@ -273,8 +273,12 @@ def calls_of_ids(dtype: torch.dtype, V: int):
     yield "sparse, bias", lambda: viewed.row_stats(z, *NO_SAMPLING, None, *bias, None, ids)
     yield "mapped", lambda: viewed.row_stats(mapped, *NO_SAMPLING, None, *no_views, None, packed)
     for what, replaces, rows, of in (("sparse", False, z, ids), ("mapped", True, mapped, packed)):
-        yield what, lambda replaces=replaces, rows=rows, of=of: viewed.sample(
-            rows, *NO_SAMPLING, None, 4, replaces, WHOLE, WHOLE, None, 0, None, None, *no_views, None, of)  # fmt: skip
+        yield (
+            what,
+            lambda replaces=replaces, rows=rows, of=of: viewed.sample(
+                rows, *NO_SAMPLING, None, 4, replaces, WHOLE, WHOLE, None, 0, None, None, False, *no_views, None, of
+            ),
+        )
     for what, stats, rows, of in (("sparse", meta(B, 4), z, ids), ("mapped, probabilities", None, mapped, packed)):
         yield what, lambda stats=stats, rows=rows, of=of: ops.row_gap(p, stats, rows, stats, of)
         yield what, lambda stats=stats, rows=rows, of=of: ops.kseq_rho(p, stats, rows, stats, WHOLE, of)

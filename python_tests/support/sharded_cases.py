@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import torch
-from support import cases, flat, rule_cases, tree_cases, viewed
+from support import cases, flat, races, rule_cases, tree_cases, viewed
 
 import specdec_kernels as sk
 from specdec_kernels import registry
@@ -174,6 +174,9 @@ def chain(seed, rng, V, Vq, dtype, requests):
                 by_number(args, side, rng)
     seen(args, rng, B)
     listed(args, "draft", rng, V)
+    if rng.random() < 0.2:
+        args.pop("rule", None), args.pop("alpha", None)
+        args = races.raced(args | {"method": "race"})
     padded(args, "num_requests", rng, B)
     return "verify_chain", args
 
@@ -191,8 +194,9 @@ def tree(seed, rng, V, Vq, dtype, requests):
     linked, drafted = "links" in args, len(args["tree"]) > 2 and args["tree"][3] is not None
     if not linked and not drafted and rng.random() < 0.3:
         args["tree"] = tuple(x[0] for x in args["tree"][:2])  # one tree for all requests
+    args = races.raced(args)
     padded(args, "num_requests", rng, B)
-    if method not in ("greedy", "target_only") and rng.random() < 0.5:
+    if method not in ("greedy", "target_only", "race") and rng.random() < 0.5:
         args |= rule_cases.rules(B, "block", shift=seed)
     for side in ("target", "draft"):
         if args[side + "_logits"] is not None and side + "_row" not in args and rng.random() < 0.3:
@@ -225,7 +229,8 @@ def sample(seed, rng, V, Vq, dtype, requests):
     _, args = row_stats(seed, rng, V, Vq, dtype, requests)
     n, k = len(args["logits"]), int(rng.integers(1, 5))
     uniforms = torch.tensor(rng.random((n, k)))
-    return "sample", args | {"k": k, "replacement": bool(rng.random() < 0.5), "uniforms": uniforms}
+    how = ({"replacement": True}, {"replacement": False}, {"race": True})[seed % 3]
+    return "sample", races.raced(args | {"k": k, "uniforms": uniforms} | how)
 
 
 def pair(seed, rng, V, Vq, dtype, requests, op="row_gap"):

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import torch
+from support import races
 
 import specdec_kernels as sk
 from specdec_kernels import reference
@@ -199,7 +200,7 @@ def chain(seed):
         args |= ragged(rng, args, extra)
     elif rng.random() < 0.1:
         args["num_requests"] = torch.tensor([int(rng.integers(0, B + 1))])
-    return args
+    return races.raced(args)
 
 
 def ragged(rng, args, extra):
@@ -244,7 +245,7 @@ def tree(seed):
     target = target._replace(logits=target.logits[:, :n])
     target, draft = seen(rng, target, draft, B, V, may_be_greedy(rule))
     args = {"tree": given, "target": target, "draft": draft, "method": method}
-    return args | rule | {"uniforms": torch.tensor(rng.random((B, columns + 1)))}
+    return races.raced(args | rule | {"uniforms": torch.tensor(rng.random((B, columns + 1)))})
 
 
 def rows(seed):

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import torch
 from support import answers as reference
-from support import backends, kseq_rho_laws, sparse_cases
+from support import backends, kseq_rho_laws, races, sparse_cases
 from support.checks import assert_same_tokens
 
 import specdec_kernels as sk
@@ -60,12 +60,14 @@ def rows_agree(backend, calls):
         got, want, sure = backends.run("row_stats", backend, rows), reference.row_stats(rows), margins(rows) > 1
         assert torch.equal(got[sure, 0].double(), want[sure, 0]) and torch.equal(got[sure, 3].double(), want[sure, 3])
         assert_logs(got[sure, 2], want[sure, 2], rows.logits.shape[-1])
-        k, replacement = int(rng.integers(1, 5)), bool(rng.random() < 0.5)
+        k, how = int(rng.integers(1, 5)), ({"replacement": True}, {"replacement": False}, {"race": True})[seed % 3]
         uniforms = torch.tensor(rng.random((len(rows.logits), k)))
         given = rows
         if rng.random() < 0.4:
             given = rows._replace(**dict.fromkeys(sk.registry.SAMPLING), stats=got)
-        call = {"rows": given, "k": k, "replacement": replacement, "uniforms": uniforms}
+        call = races.raced({"rows": given, "k": k, "uniforms": uniforms} | how)
+        if not backends.serves(backend, "sample", call):
+            continue
         out, want = backends.run("sample", backend, **call), reference.sample(**call)
         sure &= want.margin > 1
         assert torch.equal(out.tokens[sure], want.tokens[sure]), seed

@@ -7,7 +7,7 @@ import math
 import random
 
 import torch
-from support import backends, worker
+from support import backends, races, worker
 from torch.utils import _pytree
 
 import specdec_kernels as sk
@@ -188,7 +188,9 @@ def flat_call(op, rng):
     plain = plain._replace(logits=out)
     if op == "sample":
         uniforms = torch.tensor([[rng.random() for _ in range(3)] for _ in range(N)], dtype=torch.float64)
-        call |= {"k": 3, "replacement": rng.random() < 0.5, "uniforms": uniforms}
+        call |= {"k": 3, "uniforms": uniforms}
+        call = races.raced(call | {"rows": rows, rng.choice(("replacement", "race")): rng.random() < 0.5})
+        call.pop("rows")
     if op == "top_logprobs":
         tokens = [[rng.randrange(-1, V + 1) for _ in range(2)] for _ in range(N)]
         call |= {"k": min(V, rng.choice((0, 1, 5))), "tokens": rng.choice((None, torch.tensor(tokens)))}
@@ -231,6 +233,7 @@ def chain_call(rng):
             call["draft_tokens"][rng.randrange(B), rng.randrange(G) :] = -1
     if rng.random() < 0.2:
         call["num_requests"] = torch.tensor([rng.randrange(B + 1)])
+    call = races.raced(call)
     seen, plain = dict(call), dict(call)
     at_end = rng.randrange(2)
     for side, extra in (("target", 1), ("draft", at_end)):
@@ -295,6 +298,7 @@ def tree_call(rng):
     rule = rng.choice(["exact", "exact", *TREE_METHODS[method].rules])
     call = {"tree": (parents, tokens), "method": method, "rule": rule}
     call["uniforms"] = torch.tensor([[rng.random() for _ in range(N + 1)] for _ in range(B)], dtype=torch.float64)
+    call = races.raced(call)
     if rng.random() < 0.2:
         call["num_requests"] = torch.tensor([rng.randrange(B + 1)])
     n = present(call.get("num_requests"), B)
@@ -504,7 +508,7 @@ def hostile_call(op, i):
     for side, rows in call.items():
         if not isinstance(rows, Rows):
             continue
-        n = len(call["uniforms"]) if op.startswith("verify") else len(rows.logits)
+        n = races.requests(call)
         made = {"penalties": hostile_penalties, "bias": hostile_bias, "allowed": hostile_mask}
         for field, make in made.items():
             view = getattr(rows, field)

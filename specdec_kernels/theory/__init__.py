@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Formulas of the papers for the gain of speculative decoding: one chain, several drafts (trees), and cascades."""
 
-from .acceptance import acceptance_rate, acceptance_rate_from_logits
+from .acceptance import acceptance_rate, acceptance_rate_from_logits, race_acceptance
 from .cascades import deferral_rate
 from .chains import (
     alpha_for_tokens,
@@ -30,5 +30,6 @@ __all__ = [
     "multi_draft_acceptance",
     "operations_factor",
     "optimal_acceptance",
+    "race_acceptance",
     "walltime_factor",
 ]

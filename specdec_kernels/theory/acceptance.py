@@ -9,8 +9,9 @@ from torch.utils._pytree import tree_map_only
 
 from ..ops import _check, _rows
 from ..rows import Rows
+from .rows import float64_rows
 
-__all__ = ["acceptance_rate", "acceptance_rate_from_logits"]
+__all__ = ["acceptance_rate", "acceptance_rate_from_logits", "race_acceptance"]
 
 
 def acceptance_rate(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
@@ -78,6 +79,35 @@ def acceptance_rate_from_logits(target: Rows | torch.Tensor, draft: Rows | torch
         raise ValueError(f"{op}: draft.logits must have shape [N={len(p)}, Vq], got {shape}")
     pairs = zip(_distributions(_rows.of(op, "target", target)), _distributions(_rows.of(op, "draft", draft)))
     return torch.tensor([acceptance_rate(p, q).item() for p, q in pairs], dtype=torch.float64, device="cpu")
+
+
+def race_acceptance(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """Return the probability that a race on q and the race on p have the same winner: the acceptance of one draft.
+
+    Both races have the same noise: ``sample(race=True)`` and method "race". With several drafts more is accepted.
+
+    Args:
+        p, q: [..., V] and [..., Vq] probabilities.
+
+    Returns:
+        sum_i 1 / sum_j max(p_j / p_i, q_j / q_i) of each row, [...] float64. It lies between (1 - TV) / (1 + TV) and
+        1 - TV, which is ``acceptance_rate``.
+
+    Raises:
+        TypeError, ValueError: rows that are not floating-point, leading shapes that differ.
+
+    Example:
+        >>> round(race_acceptance(torch.tensor([.5, .3, .2]).double(), torch.tensor([.2, .5, .3]).double()).item(), 9)
+        0.693548387
+
+    Source:
+        Daliri et al. 2024 (Gumbel coupling).
+    """
+    p, q = float64_rows("race_acceptance", p, q, 1)
+    order = torch.where(q > 0, p / q, torch.where(p > 0, math.inf, 0.0)).argsort(-1, descending=True)
+    p, q = p.gather(-1, order), q.gather(-1, order)
+    after = q.flip(-1).cumsum(-1).flip(-1) - q  # of the tokens with a smaller p / q
+    return torch.where((p > 0) & (q > 0), 1 / (p.cumsum(-1) / p + after / q), 0.0).sum(-1)
 
 
 def _stats(op, name, rows) -> torch.Tensor:
