@@ -16,14 +16,17 @@ struct Words {
   uint32_t w[4];
 };
 
+constexpr int kRounds = 10;
+constexpr uint32_t kFactor0 = 0xD2511F53u, kFactor1 = 0xCD9E8D57u, kStep0 = 0x9E3779B9u, kStep1 = 0xBB67AE85u;
+
 SPECDEC_HD Words philox4x32(Words counter, uint32_t key0, uint32_t key1) {
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t a = uint64_t{0xD2511F53u} * counter.w[0];
-    const uint64_t b = uint64_t{0xCD9E8D57u} * counter.w[2];
+  for (int round = 0; round < kRounds; ++round) {
+    const uint64_t a = uint64_t{kFactor0} * counter.w[0];
+    const uint64_t b = uint64_t{kFactor1} * counter.w[2];
     counter = {
         {uint32_t(b >> 32) ^ counter.w[1] ^ key0, uint32_t(b), uint32_t(a >> 32) ^ counter.w[3] ^ key1, uint32_t(a)}};
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
+    key0 += kStep0;
+    key1 += kStep1;
   }
   return counter;
 }

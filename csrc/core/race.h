@@ -9,6 +9,9 @@
 
 namespace specdec {
 
+// No noise is outside these: those of u = 2^-53 and 1 - 2^-53 are -3.604 and 36.737.
+constexpr double kLeastNoise = -3.61, kMostNoise = 36.74;
+
 // The noise of all ids at one position
 struct Noise {
   int64_t seed = 0, position = 0;

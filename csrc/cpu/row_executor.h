@@ -22,6 +22,8 @@ struct ExpTotals {
   double sum, surprise;  // ExpSums of a whole row
 };
 
+class FirstRacers;  // first_racers.h
+
 class CpuExecutor {
  public:
   static constexpr bool kMixes = true, kMakesRuleDists = true;
@@ -111,8 +113,9 @@ class CpuExecutor {
   Dist exclude(const Dist& p, const Few& removed);
 
   // The winner of a race (core/race.h) on a row of d; -1 if nothing is kept, or a probability is NaN or +inf. `taken`:
-  // the winners before, which take no part; the races that gave them must be this executor's last.
-  int64_t race(const Dist& d, const Noise& noise, const Few& taken = {});
+  // the winners before, which take no part; the races that gave them must be this executor's last. k: how many winners
+  // will be asked for. All are found at once.
+  int64_t race(const Dist& d, const Noise& noise, const Few& taken = {}, int64_t k = 1);
 
   // Writes the weights of chunk c to w [kChunk]. Returns their sum.
   float weights(const Residual& residual, int64_t c, float* w) const;
@@ -191,6 +194,8 @@ class CpuExecutor {
   ChunkStats stats_of_chunk(const Row& row, int64_t c, float scale, float* lanes) const;
   void take(int64_t c, const ChunkStats& x) { max_[c] = x.max, sum_[c] = x.sum, surprise_[c] = x.surprise; }
   ExpTotals total_at(float max, float scale);
+  std::vector<Racer> first_racers(const Dist& d, const Noise& noise, int64_t k) const;
+  void add_racers(const Dist& d, int64_t c, const Noise& noise, FirstRacers& to) const;
   float normalise(double total);
   float cutoff(const Row& row, const Filters& filters, float scale, float max);
 
@@ -287,7 +292,7 @@ class CpuExecutor {
   using PairSums = std::array<double, kCandidates>;
   int64_t pair_V_ = 0;
   std::vector<PairSums> pair_sums_;  // [chunks]
-  std::vector<Racer> racers_;        // [chunks], the winner of each in the last race
+  std::vector<Racer> racers_;        // the first k of the last race, in order
 };
 
 }  // namespace specdec

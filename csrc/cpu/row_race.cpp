@@ -2,20 +2,11 @@
 // The race on a row (core/race.h), by a CpuExecutor
 #include <cmath>
 
+#include "first_racers.h"
 #include "row_executor.h"
 
 namespace specdec {
 namespace {
-
-// The winner among n entries z of the ids from `first` on
-Racer winner_of(const float* z, int n, int64_t first, const Dist& d, const Noise& noise) {
-  Racer best;
-  for (int i = 0; i < n; ++i) {
-    const double weight = race_weight(d, z[i]);
-    if (weight != -HUGE_VAL) best.meet({weight + noise(first + i), first + i});
-  }
-  return best;
-}
 
 // ln of the sum of weights that were given by their ln
 double sum_of_weights(double x, double y) {
@@ -23,43 +14,73 @@ double sum_of_weights(double x, double y) {
   return smaller == -HUGE_VAL ? larger : larger + std::log1p(std::exp(smaller - larger));
 }
 
-// The winner among the ids whose places start at `begin` to `end` of a row with ids. The weights of an id add up.
-Racer winner_of_ids(const Dist& d, int64_t begin, int64_t end, const Few& taken, const Noise& noise) {
+// Adds the ids whose places start at `begin` to `end` of a row with ids. The weights of an id add up.
+void add_ids(const Dist& d, int64_t begin, int64_t end, const Noise& noise, FirstRacers& to) {
   const EntryIds& ids = *d.row.ids;
-  Racer best;
   for (int64_t i = begin; i < end;) {
     const int64_t id = ids.places[i].id;
     double weight = -HUGE_VAL;
     const bool starts = i == 0 || ids.places[i - 1].id != id;
     for (; i < ids.n && ids.places[i].id == id; ++i)
       if (starts) weight = sum_of_weights(weight, race_weight(d, ListedReader::entry(d.row, ids.places[i].at, id)));
-    if (weight != -HUGE_VAL && !taken.has(id)) best.meet({weight + noise(id), id});
+    to.add(weight, id, noise);
   }
-  return best;
 }
 
 }  // namespace
 
-int64_t CpuExecutor::race(const Dist& d, const Noise& noise, const Few& taken) {
-  const EntryIds* const ids = d.row.ids;
-  const int64_t length = ids ? ids->n : d.row.V;
-  const auto winner_in = [&](int64_t c) {
-    const int n = chunk_size(length, c);
-    if (ids) return winner_of_ids(d, c * kChunk, c * kChunk + n, taken, noise);
-    float buf[kChunk];
-    const float* z = reader_.floats(d.row, c, -HUGE_VALF, buf);
-    return winner_of(with_few(d.row, taken, c, n, -HUGE_VALF, z, buf), n, c * kChunk, d, noise);
+void CpuExecutor::add_racers(const Dist& d, int64_t c, const Noise& noise, FirstRacers& to) const {
+  if (d.row.ids) return add_ids(d, c * kChunk, c * kChunk + chunk_size(d.row.ids->n, c), noise, to);
+  const Changes changes = reader_.changes(d.row, c);
+  if (changes.empty) return;
+  alignas(64) float buf[kChunk];
+  const int n = chunk_size(d.row.V, c);
+  const Entries entries = reader_.chunk(d.row, changes, c, buf);
+  const bool logits = d.kind == Kind::kLogits;
+  if (!logits && rows_.chunk_max(entries, padded(n), nullptr).bad) return to.add(NAN, 0, noise);
+  int at[kChunk];
+  const Racing racing{noise.seed, noise.position, c * kChunk, to.least()};
+  const int count = rows_.racers(entries, n, logits ? &d.stats : nullptr, racing, at);
+  for (int i = 0; i < count; ++i)
+    to.add(race_weight(d, number_at(entries.data, entries.dtype, at[i])), c * kChunk + at[i], noise);
+}
+
+std::vector<Racer> CpuExecutor::first_racers(const Dist& d, const Noise& noise, int64_t k) const {
+  const bool logits = d.kind == Kind::kLogits && !d.row.ids;
+  const double least = k == 1 && logits ? kLeastNoise : -HUGE_VAL;  // the row's maximum has at least this key
+  const int64_t chunks = chunk_count(d.row.ids ? d.row.ids->n : d.row.V);
+  FirstRacers all(k, least);
+  const auto add = [&](int64_t begin, int64_t end, FirstRacers& to) {
+    for (int64_t c = begin; c < end; ++c) add_racers(d, c, noise, to);
   };
-  if (taken.n == 0) {
-    racers_.resize(chunk_count(length));
-    for_chunks(int64_t(racers_.size()), winner_in, [&](int64_t c, const Racer& x) { racers_[c] = x; });
+  if (task_) {
+    const auto mine = [&](Racer* to) {
+      FirstRacers some(k, least);
+      add(task_->split.begin(chunks), task_->split.end(chunks), some);
+      std::copy(some.all().begin(), some.all().end(), to);
+      if (some.invalid()) *to = {NAN, 0};
+    };
+    task_->for_ranks<Racer>(k, mine, [&](const Racer& x) {
+      if (x.key != x.key) all.add(NAN, 0, noise);
+      if (x.key > -HUGE_VAL) all.add(x);
+    });
+  } else if (!wide_) {
+    add(0, chunks, all);
   } else {
-    const int64_t last = taken[taken.n - 1], place = ids ? ids->between(0, last).size() : last, c = place / kChunk;
-    racers_[c] = task_ ? task_->value_of<Racer>(task_->split.owner(c), [&] { return winner_in(c); }) : winner_in(c);
+    std::mutex mutex;
+    parallel_for(0, chunks, 8, [&](int64_t begin, int64_t end) {
+      FirstRacers some(k, least);
+      add(begin, end, some);
+      const std::lock_guard<std::mutex> lock(mutex);
+      all.add(some);
+    });
   }
-  Racer best;
-  for (const Racer& x : racers_) best.meet(x);
-  return best.key == best.key ? best.id : -1;
+  return all.invalid() ? std::vector<Racer>() : all.in_order();
+}
+
+int64_t CpuExecutor::race(const Dist& d, const Noise& noise, const Few& taken, int64_t k) {
+  if (taken.n == 0) racers_ = first_racers(d, noise, k);
+  return taken.n < int64_t(racers_.size()) ? racers_[taken.n].id : -1;
 }
 
 }  // namespace specdec

@@ -90,6 +90,20 @@ class ShardTask {
       for (uint32_t i = 0; i < counts[r]; ++i) entries.push_back(number_at(all + r * bytes, dtype, i));
     return entries;
   }
+  // Calls take(x) for each of the k values that each rank has: fill(mine) writes this rank's, or leaves the default.
+  template <class T, class Fill, class Take>
+  void for_ranks(int64_t k, const Fill& fill, const Take& take) {
+    const char* all = exchange(size_t(k) * sizeof(T), [&](char* mine) {
+      std::vector<T> own(k);
+      fill(own.data());
+      std::memcpy(mine, own.data(), own.size() * sizeof(T));
+    });
+    for (int64_t i = 0; i < split.ranks() * k; ++i) {
+      T x;
+      std::memcpy(&x, all + i * sizeof(T), sizeof(T));
+      take(x);
+    }
+  }
   // The result of make() on rank `owner`
   template <class T, class Make>
   T value_of(int64_t owner, const Make& make) {

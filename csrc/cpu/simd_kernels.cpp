@@ -2,6 +2,7 @@
 // Compiled once per instruction set (-DSPECDEC_ISA=avx512 ...), so it includes nothing with external linkage:
 // an inline function shared with other files could carry this file's instructions to a CPU that lacks them.
 #include "simd_filters.h"
+#include "simd_race.h"
 #include "simd_weights.h"
 
 namespace specdec {
@@ -259,6 +260,7 @@ extern const RowKernels SPECDEC_TABLE(SPECDEC_ISA) = {SPECDEC_STRING(SPECDEC_ISA
                                                       clipped_sums,
                                                       find,
                                                       spread,
+                                                      racers,
                                                       kept_sums};
 
 }  // namespace specdec

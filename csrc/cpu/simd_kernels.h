@@ -39,6 +39,12 @@ struct GapSums {
   float surprise_p, surprise_q;  // sums of -x p, -x q
 };
 
+// A race (core/race.h) among ids from `first` on, which is even, for keys of at least `least`
+struct Racing {
+  int64_t seed, position, first;
+  double least;
+};
+
 struct RowKernels {
   const char* isa;
   // n entries as floats: in place if possible, else in buf [padded(total)], which holds `pad` from n on. total >= n.
@@ -85,6 +91,9 @@ struct RowKernels {
   // indices of lo <= z < below, ascending; returns how many
   int (*find)(const float* z, int n, float lo, float below, int* out);
   Spread (*spread)(const Entries& z, int n, float max);  // of the finite entries
+  // Indices, ascending, of all entries whose key in the race is at least race.least, and of a few others; returns how
+  // many. Keys are relative to stats->max. stats: null for probabilities.
+  int (*racers)(const Entries& z, int n, const RowStats* stats, const Racing& race, int* out);
   // sums of exp((z - max) * scale) over z >= t, for kThresholds t at once
   void (*kept_sums)(const float* z, int n, float max, float scale, const float* t, float* out);
 };

@@ -18,7 +18,7 @@ SPECDEC_HD void sample_by_race(Executor& executor, const Sample& a, int64_t n) {
 
   int64_t id = q.valid() ? 0 : -1;
   for (int64_t i = 0; i < a.k; ++i) {
-    if (id >= 0) id = q.kind != Kind::kOneHot ? executor.race(q, a.noise(n), {tokens, i}) : i == 0 ? q.hot : -1;
+    if (id >= 0) id = q.kind != Kind::kOneHot ? executor.race(q, a.noise(n), {tokens, i}, a.k) : i == 0 ? q.hot : -1;
     if (i == 0 && id < 0) {
       const int64_t largest = executor.argmax_finite(row);
       for (; i < a.k && executor.leads(); ++i) tokens[i] = largest, logprobs[i] = NAN;
