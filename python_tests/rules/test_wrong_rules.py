@@ -6,6 +6,7 @@ from collections import defaultdict
 from functools import partial
 
 import pytest
+from support import wrong_rule_mutants
 from support import wrong_rules as wrong
 from support.paths import ROOT
 from support.tree_laws import error
@@ -107,3 +108,8 @@ def test_an_impossible_token_is_found_at_once():
     rule = alone(partial(wrong.zero_accepted, bits=10))
     report = compared(entry, lambda seeds: wrong.drawn(lambda draw: rule(draw, *entry.sides()), seeds))
     assert [cell.outcome for cell in report.impossible] == [(0,)]
+
+
+@pytest.mark.parametrize("check", wrong_rule_mutants.CHECKS)
+def test_every_backend_passes_what_mutants_fail(backend, check):
+    check(backend)
