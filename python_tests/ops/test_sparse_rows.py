@@ -2,7 +2,6 @@
 """Sparse and mapped draft rows in every op that takes them: random calls against the reference, dense rows bit for bit,
 joint laws, and errors."""
 
-import math
 from functools import partial
 
 import numpy as np
@@ -35,41 +34,10 @@ def test_pairs_agree_with_the_reference(isa_backend):
     sparse_checks.pairs_agree(isa_backend, backends.scale(300, isa_backend))
 
 
-def dense(rows, V):
-    """The rows [..., k] without repeats as rows [..., V] of logits."""
-    given = listed(rows)
-    wide = torch.full((*given.logits.shape[:-1], V + 1), -math.inf, dtype=rows.logits.dtype)
-    wide.scatter_(-1, given.ids.where(given.ids >= 0, V), given.logits)  # pads go to the last column
-    return rows._replace(logits=wide[..., :V].contiguous(), ids=None, vocab_map=None)
-
-
 @pytest.mark.parametrize("mapped", [False, True], ids=["sparse", "mapped"])
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_given_the_same_stats_a_dense_row_gives_the_same_bits(method, mapped, isa_backend):
-    """In stats, entries add up in the row's own order. Everything else goes by id, as in the dense row."""
-    rng = np.random.default_rng(5)
-    B, G, V, k = 24, 3, 2500, 1100
-    near = 2 * rng.standard_normal((B, G + 1, V))
-    target = torch.tensor(near, dtype=torch.float32)
-    if mapped:
-        table = np.full(k, -1)
-        table[rng.permutation(k)[: k - 50]] = rng.permutation(V)[: k - 50]
-        ids, made = None, sk.vocab_map(torch.tensor(table), V)
-    else:
-        ids, made = torch.tensor(np.array([rng.permutation(V)[:k] for _ in range(B * G)]).reshape(B, G, k)), None
-        ids[..., 7] = -1
-    draft = Rows(torch.tensor(rng.standard_normal((B, G, k))), ids=ids, vocab_map=made)
-    of = listed(draft).ids
-    z = target[:, :G].gather(-1, of.clamp(min=0)).double() + 0.3 * draft.logits
-    draft = draft._replace(logits=z.float())
-    flat = Rows(draft.logits.flatten(0, 1), top_p=0.9, ids=ids if ids is None else ids.flatten(0, 1), vocab_map=made)
-    drawn = sk.sample(flat, uniforms=torch.tensor(rng.random((B * G, 1))))
-    draft = draft._replace(stats=drawn.rows.stats.view(B, G, 4))
-    call = {"draft_tokens": drawn.tokens.view(B, G), "method": method, "uniforms": torch.tensor(rng.random((B, G + 1)))}
-    run = partial(backends.run, "verify_chain", isa_backend, target, **call)
-    own, wide = run(draft=draft), run(draft=dense(draft, V))
-    assert not differ(own, wide)
-    assert 0.1 < own.num_accepted.double().mean() / G < 0.95
+    sparse_checks.same_as_dense(isa_backend, method, mapped)
 
 
 # ---- joint laws -----------------------------------------------------------------------------------------------------

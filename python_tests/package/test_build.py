@@ -31,7 +31,15 @@ def compiler(folder, version="12.4", archs="compute_75 compute_80 compute_86 com
 @pytest.fixture(autouse=True)
 def bare(monkeypatch, tmp_path):
     """No compiler is installed."""
-    for name in ("SPECDEC_CUDA", "SPECDEC_CROSS", "CXX", "TORCH_CUDA_ARCH_LIST", "CUDA_HOME", "CUDA_PATH"):
+    for name in (
+        "SPECDEC_CUDA",
+        "SPECDEC_CUDA_IDS",
+        "SPECDEC_CROSS",
+        "CXX",
+        "TORCH_CUDA_ARCH_LIST",
+        "CUDA_HOME",
+        "CUDA_PATH",
+    ):
         monkeypatch.delenv(name, raising=False)
     find = nvcc.shutil.which
     absent = "/usr/local/cuda"
@@ -162,6 +170,19 @@ def test_the_page_without_a_compiler_has_no_cuda():
     assert "verify_chain_cpu.cpp" in page and "cuda" not in page
     page = ninja_file({"_C": Path("_C.so"), "_C_cuda": Path("_C_cuda.so")}, NEW)
     assert all(f"csrc/ops/{op}/{op}_cuda.cu" in page for op in dispatch.ops())
+
+
+def test_a_library_without_the_kernels_for_ids(monkeypatch):
+    outputs = {"_C": Path("_C.so"), "_C_cuda": Path("_C_cuda.so")}
+    whole = ninja_file(outputs, NEW)
+    assert "verify_chain_by_id_cuda.cu" in whole and "SPECDEC_LEAVES_OUT_IDS" not in whole
+    monkeypatch.setenv("SPECDEC_CUDA_IDS", "0")
+    page = ninja_file(outputs, NEW)
+    assert "_by_id_cuda.cu" not in page and "-DSPECDEC_LEAVES_OUT_IDS" in page
+    assert all(f"csrc/ops/{op}/{op}_cuda.cu" in page for op in dispatch.ops())
+    monkeypatch.setenv("SPECDEC_CUDA_IDS", "no")
+    with pytest.raises(SystemExit, match="SPECDEC_CUDA_IDS must be 0 or 1, got no"):
+        nvcc.ids()
 
 
 @pytest.mark.parametrize("library", [backends._LIBRARY, backends._CUDA_LIBRARY], ids=lambda path: path.name)

@@ -8,6 +8,7 @@ import torch
 from support import answers as reference
 from support import backends, kseq_rho_laws, races, sparse_cases
 from support.checks import assert_same_tokens
+from support.viewed import differ
 
 import specdec_kernels as sk
 from specdec_kernels.reference.banded.band import EPS
@@ -18,6 +19,7 @@ from specdec_kernels.reference.law import clean_q, positive
 from specdec_kernels.reference.row_stats import params_of_rows
 from specdec_kernels.reference.rows import first_sampling
 from specdec_kernels.reference.views import seen_rows
+from specdec_kernels.rows import Rows
 
 
 def assert_logs(got, want, V):
@@ -97,3 +99,40 @@ def pairs_agree(backend, calls):
         a, b, of = (a / a.sum(1, True))[~bad], (b / b.sum(1, True))[~bad], [x[~bad] for x in out]
         if len(a):
             kseq_rho_laws.judge(a, b, k[~bad].double(), sk.KSeqRhoOutput(*of), (64 + 8 * math.log(wide)) * EPS)
+
+
+def dense(rows, V):
+    """The rows [..., k] without repeats as rows [..., V] of logits."""
+    given = listed(rows)
+    wide = torch.full((*given.logits.shape[:-1], V + 1), -math.inf, dtype=rows.logits.dtype)
+    wide.scatter_(-1, given.ids.where(given.ids >= 0, V), given.logits)  # pads go to the last column
+    return rows._replace(logits=wide[..., :V].contiguous(), ids=None, vocab_map=None)
+
+
+def same_as_dense(backend, method, mapped):
+    """Verify chains of rows of some chunks with sparse drafts and with the same drafts written out: equal bit for bit.
+
+    In stats, entries add up in the row's own order. Everything else goes by id, as in the dense row.
+    """
+    rng = np.random.default_rng(5)
+    B, G, V, k = 24, 3, 2500, 1100
+    near = 2 * rng.standard_normal((B, G + 1, V))
+    target = torch.tensor(near, dtype=torch.float32)
+    if mapped:
+        table = np.full(k, -1)
+        table[rng.permutation(k)[: k - 50]] = rng.permutation(V)[: k - 50]
+        ids, made = None, sk.vocab_map(torch.tensor(table), V)
+    else:
+        ids, made = torch.tensor(np.array([rng.permutation(V)[:k] for _ in range(B * G)]).reshape(B, G, k)), None
+        ids[..., 7] = -1
+    draft = Rows(torch.tensor(rng.standard_normal((B, G, k))), ids=ids, vocab_map=made)
+    of = listed(draft).ids
+    z = target[:, :G].gather(-1, of.clamp(min=0)).double() + 0.3 * draft.logits
+    draft = draft._replace(logits=z.float())
+    flat = Rows(draft.logits.flatten(0, 1), top_p=0.9, ids=ids if ids is None else ids.flatten(0, 1), vocab_map=made)
+    drawn = sk.sample(flat, uniforms=torch.tensor(rng.random((B * G, 1))))
+    draft = draft._replace(stats=drawn.rows.stats.view(B, G, 4))
+    call = {"draft_tokens": drawn.tokens.view(B, G), "method": method, "uniforms": torch.tensor(rng.random((B, G + 1)))}
+    own, wide = (backends.run("verify_chain", backend, target, draft=x, **call) for x in (draft, dense(draft, V)))
+    assert not differ(own, wide)
+    assert 0.1 < own.num_accepted.double().mean() / G < 0.95

@@ -6,11 +6,12 @@ import functools
 from support import sparse_checks
 
 READER, SEARCH = "cpu/listed_reader.cpp", "cpu/row_executor.cpp"
-LISTS, LISTED = "cuda/list_entries.cuh", "cuda/listed.cuh"
+LISTS, LISTED, SUMS = "cuda/list_entries.cuh", "cuda/listed.cuh", "cuda/chunk_reduce.cuh"
 TRITON_IDS, TRITON_ROWS = "core/ids.py", "core/arguments.py"
 
 flat, pairs = (functools.partial(f, calls=100) for f in (sparse_checks.rows_agree, sparse_checks.pairs_agree))
 chains = functools.partial(sparse_checks.verification_agrees, "verify_chain", calls=100)
+wide = functools.partial(sparse_checks.same_as_dense, method="token", mapped=False)
 
 NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test that fails)
     "draft ids without a target id in the normaliser": (
@@ -47,6 +48,11 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
         ["avx2"],
         [(SEARCH, "!ListedReader::reaches(*subtraction.q.row.ids, c)) continue;", "c > 0) continue;")],
         chains,
+    ),
+    "a chunk with ids from which nothing is subtracted, in CUDA": (
+        ["cuda"],
+        [(SUMS, "if (reaches(*q, c * kChunk, (c + 1) * kChunk)) to->", "if (false) to->")],
+        wide,
     ),
 }  # fmt: skip
 

@@ -440,6 +440,16 @@ def compared(op, backend, n):
     return wrong, changed
 
 
+def first_wrong(op, backend, n):
+    """Return the first of n calls that differs from the call on rows written out, or None."""
+    run = getattr(sk, op)
+    for i in range(n):
+        seen, plain = worker.here(call_of(op, i))
+        if backends.serves(backend, op, seen) and differ(run(**seen), run(**plain)):
+            return i
+    return None
+
+
 def hidden_infinity():
     """Return the stats of a row whose forbidden entry a penalty makes infinite, and those of the row without it."""
     ids, counts = sk.history([[]], [[1, 1]], size=1)

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong verification rules that were seen in engines and papers, for specdec_kernels.testing to find."""
+"""Wrong verifiers and drafters, for specdec_kernels.testing to find on its own cases. wrong_rules.py has the rules of
+docs/wrong_rules.md."""
 
-import numpy as np
 import torch
 from support.plain import Plain, inverse_cdf, plain_sample
 
 import specdec_kernels as sk
-from specdec_kernels import testing
 from specdec_kernels.reference import uniforms
 
 
@@ -78,30 +77,6 @@ def two_largest(step):
     return tokens
 
 
-def uncapped_block(step):
-    """The "hierarchical" block verification as its authors coded it. The last test uses the ratio of all drafts, which
-    the earlier tests cap at 1 after each draft."""
-    p, q = step.target_probs.double(), step.draft_probs.double()
-    n, G = step.draft_tokens.shape
-    u = torch.from_numpy(np.random.default_rng(int(step.seed[0])).random((n, G + 1)))
-    ratio = of_drafts(p, step) / of_drafts(q, step)
-    r, whole, tau = torch.ones(n, dtype=torch.float64), ratio.prod(1), torch.zeros(n, dtype=torch.int64)
-    weights = [(p[:, 0] - q[:, 0]).clamp(min=0)]
-    for i in range(1, G + 1):
-        r = (r * ratio[:, i - 1]).clamp(max=1)
-        h = whole.clamp(max=1)
-        if i < G:
-            weights.append((r[:, None] * p[:, i] - q[:, i]).clamp(min=0))
-            s = weights[i].sum(1)
-            h = torch.where(s + 1 - r > 0, s / (s + 1 - r), 1.0)
-        tau = torch.where(u[:, i - 1] < h, i, tau)
-    w = torch.stack([*weights, p[:, G]], 1)[torch.arange(n), tau]
-    w = torch.where(w.sum(1, keepdim=True) > 1e-12, w, p[torch.arange(n), tau])
-    tokens = torch.cat((step.draft_tokens, step.draft_tokens[:, :1]), 1)
-    tokens[torch.arange(n), tau] = inverse_cdf(w, u[:, G])
-    return tokens.masked_fill(torch.arange(G + 1) > tau[:, None], -1)
-
-
 # ---- drafters: what is reported is what the step holds ---------------------------------------------------------------
 
 
@@ -125,72 +100,3 @@ def numbers_of_the_final_draw(logits, seed, position):
     if position:
         return honest(logits, seed, position)
     return inverse_cdf(logits.double().softmax(-1), uniforms(seed % 1009, seed // 1009, 1, sk.DOMAIN_FINAL)[:, 0])
-
-
-# ---- one token, from siblings or under a coin ------------------------------------------------------------------------
-
-
-def siblings_against_one_p(p, q):
-    """Two siblings are tested against the same p, and the residual is computed once at the end."""
-
-    def draw(seeds):
-        rng = np.random.default_rng(int(seeds[0]))
-        drafts, u = rng.choice(len(p), (2, len(seeds)), p=q), rng.random((2, len(seeds)))
-        kept = u * q[drafts] < p[drafts]
-        rest = np.maximum(p - q, 0)
-        final = rng.choice(len(p), len(seeds), p=rest / rest.sum())
-        return np.where(kept[0], drafts[0], np.where(kept[1], drafts[1], final))
-
-    return draw
-
-
-def few_siblings_recorded(V, tried, recorded):
-    """Siblings 0 .. tried-1 are tested against a uniform p, but only the first `recorded` are removed from the
-    residual."""
-
-    def draw(seeds):
-        rng = np.random.default_rng(int(seeds[0]))
-        coin = rng.integers(V, size=len(seeds))
-        return np.where(coin < tried, coin, rng.integers(recorded, V, len(seeds)))
-
-    return draw
-
-
-def another_coin_for_the_residual(p, cut, q):
-    """A random coin switches a filter on for each token. The coin is tossed again for the residual."""
-
-    def draw(seeds):
-        rng, n = np.random.default_rng(int(seeds[0])), len(seeds)
-        rows, d = np.stack([p, cut])[rng.integers(2, size=(2, n))], rng.choice(len(q), n, p=q)
-        kept = rng.random(n) * q[d] < rows[0, np.arange(n), d]
-        rest = np.maximum(rows[1] - q, 0)
-        edges = (rest / rest.sum(1, keepdims=True)).cumsum(1)
-        return np.where(kept, d, (edges <= rng.random((n, 1))).sum(1))
-
-    return draw
-
-
-# ---- penalties -------------------------------------------------------------------------------------------------------
-
-
-def presence(row, tokens):
-    return row - 1.5 * np.bincount(tokens, minlength=len(row)).clip(max=1)
-
-
-PENALISED = testing.Case(
-    "presence penalty",
-    "penalties that do not grow with the window",
-    target=lambda tokens: np.log([0.5, 0.3, 0.2]),
-    draft=lambda tokens: 0,
-    length=2,
-    transform=lambda row, tokens: testing.softmax(presence(row, tokens)),
-)
-
-
-def right_penalties(step):
-    return right(step._replace(target_logits=step.target_probs.log()))
-
-
-def committed_counts(step):
-    """Every row has the penalties of the tokens before the window: here none."""
-    return right(step)

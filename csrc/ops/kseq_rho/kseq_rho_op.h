@@ -10,6 +10,7 @@
 namespace specdec {
 
 struct KSeqRho : RowPairs {
+  static constexpr const char* kName = "kseq_rho";
   Ints k;                                                    // [N]
   double *rho = nullptr, *beta = nullptr, *p_acc = nullptr;  // [N]
 

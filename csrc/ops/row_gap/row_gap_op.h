@@ -8,6 +8,7 @@
 namespace specdec {
 
 struct RowGap : RowPairs {
+  static constexpr const char* kName = "row_gap";
   float* gaps = nullptr;  // [N, 6]
 
   SPECDEC_HD void write(int64_t n, const Gap& x) const {
