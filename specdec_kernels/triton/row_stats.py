@@ -10,7 +10,7 @@ from .core import launch
 from .core.arguments import sampling, seen_rows
 from .core.draw import first_chunk_with, first_lane_with
 from .core.filters import ONE, Block, crossing, deviation, deviation_of_one, sum_kept, top_k_bound
-from .core.ids import id_of
+from .core.ids import token_at
 from .core.launch import put_absent
 from .core.memory import load_value, some, start
 from .core.row import (
@@ -158,9 +158,7 @@ def stats_of(side, b, block, exists, T, S):
     if some(argmax):
         c = first_chunk_with(side.scratch.maxes, block.at, chunks_of(side), top, argmax, S)
         z = load_chunk(side, block.b, block.row, c, argmax, -float("inf"), S)
-        id = c * CHUNK + first_lane_with(z, top, S)
-        if side.ids.numbers is not None:
-            id = tl.maximum(id_of(side, block.b, block.row, id, argmax), 0)
+        id = token_at(side, block.b, block.row, c * CHUNK + first_lane_with(z, top, S), argmax)
         log_norm = tl.where(argmax, id.to(tl.float32), log_norm)
         cutoff = tl.where(argmax, top, cutoff)
     return RowStats(scale, cutoff + 0.0, tl.where(bad, float("nan"), log_norm), top)
