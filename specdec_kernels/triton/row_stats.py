@@ -17,7 +17,6 @@ from .core.row import (
     CHUNK,
     FLT_MAX,
     LOG2E,
-    Dist,
     RowStats,
     Scratch,
     chunk_sum,
@@ -25,15 +24,12 @@ from .core.row import (
     chunks_of,
     each,
     each_request,
-    is_greedy,
     load_chunk,
-    load_stats,
     scaled,
     store_stats,
-    vocabulary,
     weight_of,
 )
-from .core.rows import no_stats
+from .core.rows import from_stats, given_dist
 from .core.views import locate
 
 
@@ -191,21 +187,12 @@ def read_stats(side, b, row, exists, T, S):
 def dist(side, b, row, index, there, GREEDY: tl.constexpr, S):
     """Return the distributions of rows of the requests b, from their stats at `index` if given; nothing where they are
     not `there`."""
-    hot = row * 0 - 1
-    if side.PROBS and not GREEDY:
-        stats = no_stats(row)
+    if GREEDY:
+        return from_stats(side, row, read_stats(side, b, row, there, tl.zeros([S.ROWS], tl.float32), S), there)
+    elif side.PROBS or side.stats is not None:
+        return given_dist(side, row, index, there)
     else:
-        if GREEDY:
-            stats = read_stats(side, b, row, there, tl.zeros([S.ROWS], tl.float32), S)
-        elif side.stats is None:
-            stats = read_stats(side, b, row, there, temperature_of(side, b, there), S)
-        else:
-            stats = load_stats(side.stats, index, there)
-        is_hot = there & is_greedy(stats, vocabulary(side))
-        if side.PROBS:
-            is_hot &= stats.max > 0
-        hot = tl.where(is_hot, tl.where(is_hot, stats.log_norm, 0.0).to(tl.int64), hot)
-    return Dist(tl.where(there, row, -1), hot, stats)
+        return from_stats(side, row, read_stats(side, b, row, there, temperature_of(side, b, there), S), there)
 
 
 @launch.kernel

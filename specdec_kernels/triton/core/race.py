@@ -12,7 +12,6 @@ import torch
 import triton
 import triton.language as tl
 
-from ..row_stats import dist
 from . import launch
 from .draw import DOMAIN_NOISE, Random, first_chunk_with, first_lane_with, philox, uniform
 from .ids import LOG_PROB, merged_chunk, token_at
@@ -34,7 +33,7 @@ from .row import (
     log_prob,
     scaled,
 )
-from .rows import each_dist, is_valid, prob
+from .rows import each_dist, given_dist, is_valid, prob
 from .views import locate
 
 
@@ -223,7 +222,7 @@ def best_racer(racers, at, chunks, alive, S):
 
 
 @triton.jit
-def dist_in(rows, slot, B, G, bonus, D, cu_draft, count, S):
+def dist_in(rows, slot, B, G, bonus, D, cu_draft, count):
     """Return the requests of slots of the grid, the distributions there, whether there is a row, and the index of its
     noise key. The rows have stats or are probabilities."""
     b, row, index, exists = locate(slot, rows, B, G, bonus, D, cu_draft, count)
@@ -231,14 +230,14 @@ def dist_in(rows, slot, B, G, bonus, D, cu_draft, count, S):
     if rows.store.row is not None:
         if not rows.store.OF_POSITIONS:
             index = tl.maximum(row, 0) & 0xFFFFFFFF  # the upper half is a position
-    return b, dist(rows, b, row, index, exists, False, S), exists, key
+    return b, given_dist(rows, row, index, exists), exists, key
 
 
 @launch.kernel
 def race_kernel(rows, B, G, bonus, D, cu_draft, count, random, racers, per_program, S: tl.constexpr):
     """Find the winner of every chunk."""
     slot = (tl.program_id(0) * S.ROWS + tl.arange(0, S.ROWS)).to(tl.int64)
-    b, p, exists, key_at = dist_in(rows, slot, B, G, bonus, D, cu_draft, count, S)
+    b, p, exists, key_at = dist_in(rows, slot, B, G, bonus, D, cu_draft, count)
     noise = noise_at(random, b, slot - b * (G + bonus), key_at, exists)
     running = races(rows, p, exists)
     chunks = chunks_of(rows)
@@ -258,7 +257,7 @@ def rank_kernel(
     """Write the first k of each row's race to [B, G + 1, k], -1 after the last; of a lost row k times its token. With
     lost_out [B, G + 1], k is 1, and that says which rows are lost."""
     slot = (tl.program_id(0) * S.ROWS + tl.arange(0, S.ROWS)).to(tl.int64)
-    b, p, exists, key_at = dist_in(rows, slot, B, G, bonus, D, cu_draft, count, S)
+    b, p, exists, key_at = dist_in(rows, slot, B, G, bonus, D, cu_draft, count)
     i = slot - b * (G + bonus)
     inside = slot < B * (G + bonus)
     running = races(rows, p, exists)
