@@ -16,16 +16,9 @@ import torch
 from specdec_kernels.argument_picker import picker
 from specdec_kernels.arguments import sides, taken
 from specdec_kernels.backends import dispatch
-from specdec_kernels.registry import CHAIN_METHODS, TREE_METHODS
 
 from .core.arguments import GivenRows, GivenViews
 
-# The argument by which a call asks for a race, and its value. No Triton function serves it.
-_RACES = {
-    "verify_chain": ("method", CHAIN_METHODS["race"].code),
-    "verify_tree": ("method", TREE_METHODS["race"].code),
-    "sample": ("race", True),
-}
 _libraries = []  # a registration lives as long as its library object
 
 
@@ -59,14 +52,11 @@ def writer_of(op: str) -> Callable[[tuple | torch.Tensor, tuple], None]:
     pick = picker(op, names)
     served = {x for name in names for x in ((name,) if isinstance(name, str) else name)}
     others = [(i, x) for i, x in enumerate(known) if x.name not in served]
-    race = [(i, _RACES[op][1]) for i, x in enumerate(known) if op in _RACES and x.name == _RACES[op][0]]
 
     def write(results, given):
         for i, x in others:
             if i < len(given) and not x.is_off(given[i]):
                 raise NotImplementedError(f"{op}: Triton does not serve {x.name.removesuffix('_numbers')}")
-        if any(i < len(given) and given[i] == value for i, value in race):
-            raise NotImplementedError(f"{op}: Triton does not serve the race")
         function(results, *pick(given))
 
     return write

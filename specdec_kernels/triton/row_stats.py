@@ -10,14 +10,13 @@ from .core import launch
 from .core.arguments import sampling, seen_rows
 from .core.draw import first_chunk_with, first_lane_with
 from .core.filters import ONE, Block, crossing, deviation, deviation_of_one, sum_kept, top_k_bound
-from .core.ids import id_of
+from .core.ids import token_at
 from .core.launch import put_absent
 from .core.memory import load_value, some, start
 from .core.row import (
     CHUNK,
     FLT_MAX,
     LOG2E,
-    Dist,
     RowStats,
     Scratch,
     chunk_sum,
@@ -25,15 +24,12 @@ from .core.row import (
     chunks_of,
     each,
     each_request,
-    is_greedy,
     load_chunk,
-    load_stats,
     scaled,
     store_stats,
-    vocabulary,
     weight_of,
 )
-from .core.rows import no_stats
+from .core.rows import from_stats, given_dist
 from .core.views import locate
 
 
@@ -158,9 +154,7 @@ def stats_of(side, b, block, exists, T, S):
     if some(argmax):
         c = first_chunk_with(side.scratch.maxes, block.at, chunks_of(side), top, argmax, S)
         z = load_chunk(side, block.b, block.row, c, argmax, -float("inf"), S)
-        id = c * CHUNK + first_lane_with(z, top, S)
-        if side.ids.numbers is not None:
-            id = tl.maximum(id_of(side, block.b, block.row, id, argmax), 0)
+        id = token_at(side, block.b, block.row, c * CHUNK + first_lane_with(z, top, S), argmax)
         log_norm = tl.where(argmax, id.to(tl.float32), log_norm)
         cutoff = tl.where(argmax, top, cutoff)
     return RowStats(scale, cutoff + 0.0, tl.where(bad, float("nan"), log_norm), top)
@@ -193,21 +187,12 @@ def read_stats(side, b, row, exists, T, S):
 def dist(side, b, row, index, there, GREEDY: tl.constexpr, S):
     """Return the distributions of rows of the requests b, from their stats at `index` if given; nothing where they are
     not `there`."""
-    hot = row * 0 - 1
-    if side.PROBS and not GREEDY:
-        stats = no_stats(row)
+    if GREEDY:
+        return from_stats(side, row, read_stats(side, b, row, there, tl.zeros([S.ROWS], tl.float32), S), there)
+    elif side.PROBS or side.stats is not None:
+        return given_dist(side, row, index, there)
     else:
-        if GREEDY:
-            stats = read_stats(side, b, row, there, tl.zeros([S.ROWS], tl.float32), S)
-        elif side.stats is None:
-            stats = read_stats(side, b, row, there, temperature_of(side, b, there), S)
-        else:
-            stats = load_stats(side.stats, index, there)
-        is_hot = there & is_greedy(stats, vocabulary(side))
-        if side.PROBS:
-            is_hot &= stats.max > 0
-        hot = tl.where(is_hot, tl.where(is_hot, stats.log_norm, 0.0).to(tl.int64), hot)
-    return Dist(tl.where(there, row, -1), hot, stats)
+        return from_stats(side, row, read_stats(side, b, row, there, temperature_of(side, b, there), S), there)
 
 
 @launch.kernel

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """sample: k draws from a row's distribution, independent or without replacement. After the launches of row_stats, a
-program per row draws."""
+program per row draws, or a race is run (core/race.py)."""
 
 import triton
 import triton.language as tl
 
 from .core import launch
-from .core.arguments import sampling, seen_rows, values
+from .core.arguments import noise, sampling, seen_rows, values
 from .core.draw import (
     DOMAIN_DRAFT,
     Random,
@@ -19,9 +19,10 @@ from .core.draw import (
     total_mass,
     uniform_of,
 )
-from .core.ids import holds, id_of, repeats
+from .core.ids import holds, repeats, token_at
 from .core.launch import put_absent
 from .core.memory import is_present, load_value, some, start
+from .core.race import run_race
 from .core.row import (
     CHUNK,
     ENOUGH,
@@ -88,15 +89,6 @@ def measure_anew(rows, n, stats, tokens, num_taken, on, S):
 
 
 @triton.jit
-def token_at(rows, n, entry, mask):
-    """Return the tokens that entries of rows stand for."""
-    if rows.ids.numbers is None:
-        return entry
-    else:
-        return tl.maximum(id_of(rows, n, row_seen(rows, n), entry, mask), 0).to(tl.int64)
-
-
-@triton.jit
 def put_known(
     rows, n, stats, most, lost, others, tokens, logprobs, k, REPLACEMENT: tl.constexpr, DRAWS: tl.constexpr, S
 ):
@@ -108,7 +100,7 @@ def put_known(
         c = first_chunk_with(rows.scratch.maxes, n * chunks_of(rows), chunks_of(rows), most, lost, S)
         z = load_chunk(rows, n, row_seen(rows, n), c, lost, -float("inf"), S)
         finite = lost & (most > -float("inf"))
-        largest = token_at(rows, n, c.to(tl.int64) * CHUNK + first_lane_with(z, most, S), finite)
+        largest = token_at(rows, n, row_seen(rows, n), c.to(tl.int64) * CHUNK + first_lane_with(z, most, S), finite)
     draws = tl.arange(0, DRAWS)[None, :]
     gone = greedy[:, None] & (draws > 0) & (not REPLACEMENT)
     fixed = tl.where(greedy, tl.where(greedy, stats.log_norm, 0.0).to(tl.int64), largest)[:, None]
@@ -143,7 +135,7 @@ def draw(rows, n, stats, drawing, total, u, tokens, logprobs, k, REPLACEMENT: tl
         if not REPLACEMENT:
             w = without_taken(rows, n, w, tokens + n * k, i, c, drawing, S)
         here = pick_lane(w, into, mass, S)
-        token = token_at(rows, n, c.to(tl.int64) * CHUNK + here, drawing)
+        token = token_at(rows, n, row_seen(rows, n), c.to(tl.int64) * CHUNK + here, drawing)
         mine = lane == here[:, None]
         if rows.ids.numbers is None:
             logprob = log_prob(load_entry(rows, n, row_seen(rows, n), token, drawing, 0.0), stats).to(tl.float32)
@@ -208,8 +200,11 @@ def sample(
         _, scratch = find_stats(rows, layout, given, stats=stats_out)
     else:
         stats_out.copy_(stats)
-        scratch = scan(rows, layout, given, stats)
-    if N and k:
+        scratch = launch.NO_SCRATCH if race else scan(rows, layout, given, stats)
+    if race:
+        side = launch.rows(rows, stats=stats_out, layout=layout)
+        run_race(side, layout, noise(seed, offset), tokens, logprobs, k)
+    elif N and k:
         table = launch.table(rows.V)
         side = launch.rows(rows, stats=stats_out, scratch=scratch._replace(listed=None, few=None))
         random = Random(values(seed), values(offset), uniforms)

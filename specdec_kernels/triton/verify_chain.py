@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """verify_chain: the stats of both sides if they are not given, then two launches. The first finds where each request
 stops and sums the chunks of (p - q)+ there; the second draws the last token from them. Requests by a rule or by block
-are verified in an extra launch before these (chain/by_rule.py)."""
+are verified in an extra launch before these (chain/by_rule.py). A race has three others (core/race.py)."""
 
 from typing import Any, NamedTuple
 
@@ -9,25 +9,28 @@ import torch
 import triton
 import triton.language as tl
 
+from specdec_kernels.registry import CHAIN_METHODS
+
 from .chain.by_rule import request_kernel
-from .chain.draft_test import Drafts, Given, Out, dist_at, index_of, load_drafts, request_of, test_drafts
+from .chain.draft_test import (
+    Drafts,
+    Given,
+    Out,
+    dist_at,
+    end_race_kernel,
+    index_of,
+    load_drafts,
+    put_accepted,
+    request_of,
+    test_drafts,
+)
 from .chain.position import FLOATS, INTS, Positions
 from .core import launch
-from .core.arguments import GivenRows, GivenViews, by_id, in_order, row_memory, table_of, values
-from .core.draw import (
-    DOMAIN_FINAL,
-    EMPTY_RESIDUAL,
-    INVALID_BONUS,
-    INVALID_ROW,
-    Random,
-    aim,
-    has_mass,
-    hit,
-    total_mass,
-    uniform_of,
-)
+from .core.arguments import GivenRows, GivenViews, by_id, in_order, noise, row_memory, table_of, values
+from .core.draw import DOMAIN_FINAL, EMPTY_RESIDUAL, INVALID_ROW, Random, aim, has_mass, hit, total_mass, uniform_of
 from .core.launch import put_absent
 from .core.memory import Store, Views, is_present, some
+from .core.race import run_race
 from .core.row import LOG2E, chunks_of, finite_max, is_bad, scaled
 from .core.rows import entries, is_something, is_valid, prob, without
 from .row_stats import find_stats
@@ -50,29 +53,6 @@ def serves(out, b, exists):
         return exists
     else:
         return exists & (tl.load(out.by_rule + b, mask=exists, other=1) == 0)
-
-
-@triton.jit
-def put_accepted(drafts, x, test, bonus_stride, V, draws, exists, out, removes, POSITIONS: tl.constexpr):
-    """Write what is known before the last token is drawn: the accepted drafts, and a given bonus token."""
-    last_token = test.n * 0
-    status = test.status
-    if drafts.given.bonus_tokens is not None:
-        given = exists & ~draws
-        bonus = tl.load(drafts.given.bonus_tokens + x.b * bonus_stride, mask=given, other=0).to(tl.int64)
-        status = status | tl.where((bonus < 0) | (bonus >= V), INVALID_BONUS, 0)
-        last_token = tl.maximum(bonus, 0)
-    i = tl.arange(0, POSITIONS)[None, :]
-    taken = i < test.n[:, None]
-    last = i == test.n[:, None]  # a given bonus token, which has no row; otherwise final_kernel overwrites it
-    at = x.b[:, None] * (drafts.G + 1) + i
-    row = exists[:, None] & (i <= drafts.G)
-    log_p = tl.where(taken, test.log_p, tl.where(last, float("nan"), 0.0)).to(tl.float32)
-    tl.store(out.tokens + at, tl.where(taken, test.d, tl.where(last, last_token[:, None], -1)), mask=row)
-    tl.store(out.logprobs + at, log_p, mask=row)
-    tl.store(out.num_accepted + x.b, test.n.to(tl.int32), mask=exists)
-    tl.store(out.status + x.b, status, mask=exists)
-    tl.store(removes + x.b, test.removed.to(tl.int32), mask=exists)
 
 
 @triton.jit
@@ -114,7 +94,8 @@ def stop_at(drafts, B, count, target, draft, random, bonus_stride, out, stop, pe
         draws = exists & (test.n < x.g)
     first = tl.program_id(1) * per_program
     if first == 0:
-        put_accepted(drafts, x, test, bonus_stride, target.V, draws, exists, out, stop.removes, POSITIONS)
+        put_accepted(drafts, x, test, bonus_stride, target.V, exists, out, POSITIONS)
+        tl.store(stop.removes + b, test.removed.to(tl.int32), mask=exists)
     p = dist_at(target, drafts, x, test.n, draws, b * 0 - 1, S)
     d = tl.sum(tl.where(tl.arange(0, POSITIONS)[None, :] == test.n[:, None], test.d, 0), 1)
     takes = draws & test.removed & (p.hot < 0)
@@ -269,6 +250,16 @@ def launch_exact(walk, target, draft, random, out, sums, positions: int) -> None
     launch.run(final_kernel, grid[:1], table.row_threads, *args, S=table.sizes())
 
 
+def launch_race(walk, target, random, results, positions: int) -> None:
+    B, G, count, table = target.layout.B, target.layout.G, target.layout.count, launch.table(target.rows.V)
+    lost = launch.empty(target.rows, (B, G + 1), torch.int32)
+    out = Out(*results, None)
+    run_race(target.argument(), target.layout, random, out.tokens, out.logprobs, lost=lost)
+    args = (B, count, G, *walk, target.rows.V, lost, out)
+    grid = (launch.blocks(B, table.rows),)
+    launch.run(end_race_kernel, grid, table.wide_threads, *args, POSITIONS=positions, S=table.sizes())
+
+
 def verify_chain(
     results, target, draft_tokens, draft, cu_draft, max_draft, bonus_tokens, method, rule, alpha, rule_numbers,
     seed, offset, uniforms, num_requests, target_views, draft_views, draft_ids,
@@ -278,23 +269,26 @@ def verify_chain(
     B, G, D, cu_draft = layout.B, layout.G, layout.D, layout.cu_draft
     if not B:
         return
-    by_rule, block = rules.rule.data is not None, method == 1
     of_target, of_draft = (GivenViews(*x).of_chains(draft_tokens, cu_draft) for x in (target_views, draft_views))
     target = ChainRows(GivenRows(*target), of_target, layout)
-    draft = draft_rows(GivenRows(*draft), of_draft, layout, by_rule, draft_ids)
     target.read()
-    if draft is not None:
-        draft.read()
-    random = Random(values(seed), values(offset), uniforms)
-    ruled = launch.empty(target.rows, (B,), torch.int32) if block or by_rule else None
-    out = Out(*results, ruled)
-    sums = launch.empty(target.rows, (3, B, launch.table(target.rows.V).chunk_count), torch.float32)
     batch_stride = draft_tokens.stride(0) if cu_draft is None else 0
     bonus_stride = 0 if bonus_tokens is None else bonus_tokens.stride(0)
     walk = (D, batch_stride, draft_tokens.stride(-1), bonus_stride, Given(draft_tokens, cu_draft, bonus_tokens))
     positions = launch.power_of_2(G + 1)
-    if ruled is not None:
-        launch_by_rule(walk, target, draft, rules, random, out, sums[0], block, positions)
-    if not block:  # by the method "block", request_kernel has verified all requests
-        launch_exact(walk, target, draft, random, out, sums, positions)
+    if method == CHAIN_METHODS["race"].code:
+        launch_race(walk, target, noise(seed, offset), results, positions)
+    else:
+        by_rule, block = rules.rule.data is not None, method == CHAIN_METHODS["block"].code
+        draft = draft_rows(GivenRows(*draft), of_draft, layout, by_rule, draft_ids)
+        if draft is not None:
+            draft.read()
+        random = Random(values(seed), values(offset), uniforms)
+        ruled = launch.empty(target.rows, (B,), torch.int32) if block or by_rule else None
+        out = Out(*results, ruled)
+        sums = launch.empty(target.rows, (3, B, launch.table(target.rows.V).chunk_count), torch.float32)
+        if ruled is not None:
+            launch_by_rule(walk, target, draft, rules, random, out, sums[0], block, positions)
+        if not block:  # by the method "block", request_kernel has verified all requests
+            launch_exact(walk, target, draft, random, out, sums, positions)
     put_absent(num_requests, *zip(results, (-1, 0, 0, 0)))

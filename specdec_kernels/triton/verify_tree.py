@@ -6,16 +6,16 @@ import triton
 import triton.language as tl
 
 from .core import launch
-from .core.arguments import GivenRows, GivenViews, by_id, contiguous, row_memory, table_of, values
+from .core.arguments import GivenRows, GivenViews, by_id, contiguous, noise, row_memory, table_of, values
 from .core.draw import Random
 from .core.launch import put_absent
 from .core.memory import Store, Views, is_present
 from .core.residual import FLOATS, INTS, Room, Sides
 from .core.row import widest
-from .tree.descend import GREEDY, TRAVERSAL, descend
+from .tree.descend import GREEDY, RACE, TRAVERSAL, descend
 from .tree.traversal import FRAME_INTS, FRAME_REALS, Frames, traverse
 from .tree.tree import Tables, Tree
-from .tree.walk import Out
+from .tree.walk import Out, descend_by_race
 
 THREADS = 256
 
@@ -24,6 +24,8 @@ THREADS = 256
 def walk(tree, sides, random, out, b, links, frames, exists, METHOD: tl.constexpr, S):
     if METHOD == TRAVERSAL:
         traverse(tree, sides, random, out, b, links, frames, exists, S)
+    elif METHOD == RACE:
+        descend_by_race(tree, sides, random, out, b, exists, S)
     else:
         descend(tree, sides, random, out, b, links, exists, METHOD, S)
 
@@ -119,6 +121,7 @@ def verify_tree(
         tables = tables._replace(copied=launch.FLAGS[draft.copied])
     if method == GREEDY.value:
         target.stats, target.sampling = None, launch.NO_SAMPLING
-    random, out = Random(values(seed), values(offset), uniforms), Out(*results)
+    random = noise(seed, offset) if method == RACE.value else Random(values(seed), values(offset), uniforms)
+    out = Out(*results)
     launch_walk(tables, shape, num_requests, max_depth, target, draft, random, out, method)
     put_absent(num_requests, *zip(results, (-1, 0, 0, 0, -1)))

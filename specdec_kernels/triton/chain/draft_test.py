@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The drafts of requests, and a test of all of them at once, which finds where each request stops and its status
-(csrc/ops/verify_chain/verify_chain.h)."""
+(csrc/ops/verify_chain/verify_chain.h); and the end of a race (race.h), whose test is whether a draft won."""
 
 from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-from ..core.draw import DOMAIN_ACCEPT, INVALID_DRAFT, INVALID_ROW, uniform_of
-from ..core.memory import get_value, names_row, number_of, span
+from ..core import launch
+from ..core.draw import DOMAIN_ACCEPT, INVALID_BONUS, INVALID_DRAFT, INVALID_ROW, uniform_of
+from ..core.memory import get_value, is_present, names_row, number_of, span
 from ..core.row import Dist, widest
 from ..core.rows import accept_test, is_draft_prob, is_something, is_valid, one_hot, prob
 from ..core.views import seen
@@ -150,3 +151,56 @@ def test_drafts(drafts, x, exists, target, draft, random, POSITIONS: tl.constexp
     status = tl.max(tl.where(rejected, fault_of(q, q_d, q_valid), 0), 1)
     removed = tl.max((rejected & q_valid).to(tl.int32), 1) > 0
     return DraftTest(d, log_p, n, removed, status)
+
+
+@triton.jit
+def put_accepted(drafts, x, test, bonus_stride, V, exists, out, POSITIONS: tl.constexpr):
+    """Write the tokens of a test up to where it stopped, a bonus token that was given there, and the padding."""
+    i = tl.arange(0, POSITIONS)[None, :]
+    token = tl.where(i <= test.n[:, None], test.d, -1)
+    log_p = tl.where(i <= test.n[:, None], test.log_p, 0.0)
+    status = test.status
+    if drafts.given.bonus_tokens is not None:
+        given = exists & (test.n == x.g)
+        bonus = tl.load(drafts.given.bonus_tokens + x.b * bonus_stride, mask=given, other=0).to(tl.int64)
+        status = status | tl.where((bonus < 0) | (bonus >= V), INVALID_BONUS, 0)
+        last = given[:, None] & (i == test.n[:, None])
+        token = tl.where(last, tl.maximum(bonus, 0)[:, None], token)
+        log_p = tl.where(last, float("nan"), log_p)  # it has no row
+    at = x.b[:, None] * (drafts.G + 1) + i
+    row = exists[:, None] & (i <= drafts.G)
+    tl.store(out.tokens + at, token, mask=row)
+    tl.store(out.logprobs + at, log_p.to(tl.float32), mask=row)
+    tl.store(out.num_accepted + x.b, test.n.to(tl.int32), mask=exists)
+    tl.store(out.status + x.b, status, mask=exists)
+
+
+@triton.jit
+def end_race(drafts, B, count, bonus_stride, V, lost, out, POSITIONS: tl.constexpr, S):
+    b = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
+    exists = (b < B) & is_present(count, b)
+    x = request_of(drafts, b, exists)
+    i = tl.arange(0, POSITIONS).to(tl.int64)[None, :]
+    drafted = exists[:, None] & (i < x.g[:, None])
+    d = load_drafts(drafts, Request(b[:, None], x.start[:, None], x.g[:, None]), i, drafted)
+    has_row = drafted
+    if drafts.given.bonus_tokens is None:
+        has_row = exists[:, None] & (i <= x.g[:, None])
+    at = b[:, None] * (drafts.G + 1) + i
+    token = tl.load(out.tokens + at, mask=has_row, other=-1).to(tl.int64)
+    log_p = tl.load(out.logprobs + at, mask=has_row, other=0.0)
+    is_lost = tl.load(lost + at, mask=has_row, other=0)
+    tl.debug_barrier()  # the same memory is written below
+    accepted = drafted & (d == token) & (is_lost == 0)
+    n = tl.minimum(tl.min(tl.where(accepted, POSITIONS, i), 1), x.g)
+    status = tl.max(tl.where(i == n[:, None], is_lost * INVALID_ROW, 0), 1)
+    put_accepted(drafts, x, DraftTest(token, log_p, n, None, status), bonus_stride, V, exists, out, POSITIONS)
+
+
+@launch.kernel
+def end_race_kernel(
+    B, count, G, D, token_batch_stride, token_stride, bonus_stride, given, V, lost, out,
+    POSITIONS: tl.constexpr, S: tl.constexpr,
+):  # fmt: skip
+    """Find where each request stops, and write its results. `out` holds the winners of all positions."""
+    end_race(Drafts(given, token_batch_stride, token_stride, G, D), B, count, bonus_stride, V, lost, out, POSITIONS, S)

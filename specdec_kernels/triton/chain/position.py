@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from ..core.ids import merged_chunk
+from ..core.ids import ENTRY, merged_chunk
 from ..core.row import (
     FLT_MAX,
     LOG2E,
@@ -57,7 +57,7 @@ def load_row(side, d, c, reads, S):
     if side.ids.numbers is None:
         return load_chunk(side, each_request(S), each(d.row, S), c, alive, -float("inf"), S)
     else:
-        return merged_chunk(side, each_request(S), each(d.row, S), c, alive, S)[1]
+        return merged_chunk(side, each_request(S), each(d.row, S), None, c, alive, ENTRY, S)[1]
 
 
 @triton.jit

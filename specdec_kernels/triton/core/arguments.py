@@ -11,6 +11,7 @@ import triton.language as tl
 from specdec_kernels.registry import NOT_GIVEN
 
 from . import launch
+from .draw import Random
 from .memory import EntryIds, Store, Values, Views, get_value, lying_chunk
 from .row import CHUNK, IDS_END, Sampling
 from .views import locate, seen_entry
@@ -46,6 +47,13 @@ def values(t: torch.Tensor | None) -> Values:
 def numbers(given, count: int) -> tuple:
     """Return numbers that serve every row or request; None for one that is not given (NOT_GIVEN or NaN)."""
     return tuple(x if x > NOT_GIVEN else None for x in given) if given else (None,) * count
+
+
+def noise(seed: torch.Tensor | None, offset: torch.Tensor | None) -> Random:
+    """Return the source of a race's noise: seeds and offsets, or a noise key for each row."""
+    return Random(
+        Values(seed.contiguous(), True) if seed is not None and offset is None else values(seed), values(offset), None
+    )
 
 
 MOST_KEPT = float(1 << 24)  # no vocabulary is larger, and float32 holds it

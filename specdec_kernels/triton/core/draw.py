@@ -15,15 +15,15 @@ from .row import CHUNK
 DOMAIN_ACCEPT = tl.constexpr(0)
 DOMAIN_FINAL = tl.constexpr(1)
 DOMAIN_DRAFT = tl.constexpr(2)
+DOMAIN_NOISE = tl.constexpr(3)
 
 
 @triton.jit
-def uniform(seed, offset, domain, slot):
-    """Return a 53-bit uniform in [0, 1). Slot i uses word pair (i & 1) of block i >> 1; its low 33 bits count.
-
-    All values are int64, with words in their low halves."""
+def philox(seed, offset, domain, block):
+    """Return the four words of a block. All values are int64, with words in their low halves; of `block` these
+    count."""
     low: tl.constexpr = 0xFFFFFFFF
-    w0 = (slot >> 1) & low
+    w0 = block & low
     w1 = offset & low
     w2 = (offset >> 32) & low
     w3 = tl.zeros_like(w0) + domain
@@ -38,6 +38,14 @@ def uniform(seed, offset, domain, slot):
         w3 = a.to(tl.int64) & low
         key0 = (key0 + 0x9E3779B9) & low
         key1 = (key1 + 0xBB67AE85) & low
+    return w0, w1, w2, w3
+
+
+@triton.jit
+def uniform(seed, offset, domain, slot):
+    """Return a 53-bit uniform in [0, 1). Slot i, of which the low 33 bits count, uses word pair (i & 1) of block
+    i >> 1."""
+    w0, w1, w2, w3 = philox(seed, offset, domain, slot >> 1)
     odd = (slot & 1) == 1
     high = tl.where(odd, w2, w0)
     bits = (high << 21) | (tl.where(odd, w3, w1) >> 11)

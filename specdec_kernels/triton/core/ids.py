@@ -16,11 +16,12 @@ from .memory import get_value, lying_entry, offset_of
 from .penalties import anywhere, first_place
 from .row import CHUNK, IDS_END, clean_prob, lane_of, log_prob, probs, widest
 
-# What add_up() returns for each id: a float32 logit (of rows of probabilities: a probability), a float32 weight, or a
-# float64 probability
+# What add_up() returns for each id: a float32 logit (of rows of probabilities: a probability), a float32 weight, a
+# float64 probability, or its logarithm (of logits only)
 ENTRY = tl.constexpr(0)
 WEIGHT = tl.constexpr(1)
 PROB = tl.constexpr(2)
+LOG_PROB = tl.constexpr(3)
 
 
 class Places(NamedTuple):
@@ -95,13 +96,16 @@ def _log_sum(x, y):
 
 @triton.jit
 def add_up(side, stats, places, WHAT: tl.constexpr):
-    """Return what the entries of each id add up to. stats: those of the rows; of a chunk [ROWS].
+    """Return what the entries of each id add up to. stats: those of the rows; of a chunk [ROWS], but for LOG_PROB
+    [ROWS, 1].
 
     Lists from a device may be wrong. A run of places ends where the id changes, and entries outside the row count as
     none."""
     b, row, at, j, v = places.b, places.row, places.at, places.j, places.v
     if WHAT == PROB:
         total = tl.zeros(places.mask.shape, tl.float64)
+    elif WHAT == LOG_PROB:
+        total = tl.full(places.mask.shape, -float("inf"), tl.float64)
     else:
         total = tl.full(places.mask.shape, -float("inf") if WHAT == ENTRY and not side.PROBS else 0.0, tl.float32)
     id, entry = _place(side, at, j, places.mask)
@@ -115,6 +119,8 @@ def add_up(side, stats, places, WHAT: tl.constexpr):
             total = tl.where(inside, _log_sum(total, z), total)
         elif WHAT == WEIGHT:
             total += tl.where(inside, probs(z, stats), 0.0)
+        elif WHAT == LOG_PROB:
+            total = tl.where(inside, _log_sum(total, log_prob(z, stats)), total)
         else:
             total += tl.where(inside, tl.exp(log_prob(z, stats)), 0.0)
         j += 1
@@ -124,9 +130,9 @@ def add_up(side, stats, places, WHAT: tl.constexpr):
 
 
 @triton.jit
-def merged_chunk(side, b, row, c, alive, S):
+def merged_chunk(side, b, row, stats, c, alive, WHAT: tl.constexpr, S):
     """Return chunks c of the places, which are sorted by id, with their ids. The first place of an id holds what its
-    entries add up to, its others -inf (of rows of probabilities: 0)."""
+    entries add up to (ENTRY or LOG_PROB), its others -inf (of rows of probabilities: 0)."""
     at = _numbers(side, b, row)[:, None]
     j = (c * CHUNK)[:, None] + tl.arange(0, S.WIDTH)[None, :]
     mask = (alive & (row >= 0))[:, None] & (j < side.V)
@@ -134,7 +140,7 @@ def merged_chunk(side, b, row, c, alive, S):
     before, _ = _place(side, at, j - 1, mask)
     first = mask & (id >= 0) & (before != id)
     # Triton drops the constants of a tuple that is assigned, so this one is made in the call.
-    return id, add_up(side, None, Places(b[:, None], row[:, None], at, j, id, first), ENTRY)
+    return id, add_up(side, stats, Places(b[:, None], row[:, None], at, j, id, first), WHAT)
 
 
 @triton.jit
@@ -143,6 +149,15 @@ def id_of(side, b, row, entry, mask):
     id = get_value(side.ids.numbers + _numbers(side, b, row) + 2 * side.V + entry, mask, -1)
     end = IDS_END if side.ids.V is None else side.ids.V
     return tl.where((id >= 0) & (id < end), id, -1)
+
+
+@triton.jit
+def token_at(side, b, row, entry, mask):
+    """Return the tokens that entries of rows stand for."""
+    if side.ids.numbers is None:
+        return entry
+    else:
+        return tl.maximum(id_of(side, b, row, entry, mask), 0).to(tl.int64)
 
 
 @triton.jit

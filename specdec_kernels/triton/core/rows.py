@@ -13,11 +13,14 @@ from .row import (
     clean_prob,
     clean_q,
     each,
+    is_greedy,
     lane_of,
     load_chunk,
     load_entry,
+    load_stats,
     log_prob,
     probs,
+    vocabulary,
 )
 
 MAX_PROB = tl.constexpr(1.0 + 1e-3)  # half-precision rows may round a probability slightly above one
@@ -32,6 +35,25 @@ def no_stats(like):
 @triton.jit
 def one_hot(id):
     return Dist(id * 0 - 1, id, no_stats(id))
+
+
+@triton.jit
+def from_stats(side, row, stats, there):
+    """Return the distributions of rows with these stats; nothing where they are not `there`."""
+    is_hot = there & is_greedy(stats, vocabulary(side))
+    if side.PROBS:
+        is_hot &= stats.max > 0
+    hot = tl.where(is_hot, tl.where(is_hot, stats.log_norm, 0.0).to(tl.int64), row * 0 - 1)
+    return Dist(tl.where(there, row, -1), hot, stats)
+
+
+@triton.jit
+def given_dist(side, row, index, there):
+    """Return the distributions of rows of probabilities, or with stats at `index`."""
+    if side.PROBS:
+        return from_stats(side, row, no_stats(row), there)
+    else:
+        return from_stats(side, row, load_stats(side.stats, index, there), there)
 
 
 @triton.jit

@@ -114,6 +114,7 @@ RECURSIVE_WITHOUT_REPLACEMENT = tl.constexpr(2)
 TARGET_ONLY = tl.constexpr(3)
 GREEDY = tl.constexpr(4)
 TRAVERSAL = tl.constexpr(5)
+RACE = tl.constexpr(6)
 
 
 class Toss(NamedTuple):

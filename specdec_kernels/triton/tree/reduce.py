@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from ..core.draw import INVALID_DRAFT, has_mass
-from ..core.ids import chunk_ids, merged_chunk
+from ..core.ids import ENTRY, chunk_ids, merged_chunk
 from ..core.memory import get_value, some
 from ..core.residual import INTS, REMOVED, Residual, draft_chunk, put_subtraction, subtracting, sum_chunks, weight
 from ..core.row import (
@@ -61,7 +61,7 @@ def draft_mass(sides, q, residual, on, S):
             y = draft_chunk(sides.draft, b, q, c, here, S)
             y = without_removed(sides, y, None, at, n, most, c, alive, 0.0, S)
         else:
-            ids, z = merged_chunk(sides.draft, b, q.row, c, here & (q.hot < 0), S)
+            ids, z = merged_chunk(sides.draft, b, q.row, None, c, here & (q.hot < 0), ENTRY, S)
             y = without_removed(sides, clean_q(z), ids, at, n, most, c, alive, 0.0, S)
         total += tl.sum(y, 1).to(tl.float64)
     return tl.sum(by_row(total, S), 1)

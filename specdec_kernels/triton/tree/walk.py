@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts that all walks of a tree share: the distributions at nodes, emitted tokens, and the final draw
+"""The parts that all walks of a tree share: the distributions at nodes, emitted tokens, and the final draw;
+and the walk by the race, which needs no others
 (csrc/ops/verify_tree/{walk,node_dist}.h)."""
 
 from typing import Any, NamedTuple
@@ -19,12 +20,13 @@ from ..core.draw import (
     uniform_of,
 )
 from ..core.memory import put_value, some
+from ..core.race import noise_at, winner
 from ..core.residual import Residual, chunk, sum_chunks
 from ..core.row import LOG2E, chunks_of, scaled
 from ..core.rows import choose, is_valid, one_hot, prob
 from ..core.views import seen
 from ..row_stats import dist
-from .tree import look_up, parent_of
+from .tree import OUTSIDE, Tests, is_bad_tree, look_up, next_test, parent_of
 
 
 class Out(NamedTuple):
@@ -172,3 +174,31 @@ def finish(tree, sides, random, out, residual, held, depth, status, exists, S):
     log_p = tl.where(lost, float("nan"), log_p)
     status |= tl.where(found & empty, EMPTY_RESIDUAL, 0) | tl.where(lost, INVALID_ROW, 0)
     end_path(tree, out, b, depth, token, log_p, status, exists)
+
+
+@triton.jit
+def descend_by_race(tree, sides, random, out, b, exists, S):
+    """Verify trees by the race (csrc/ops/verify_tree/race.h): go to the child that has the winner's token."""
+    zero = b * 0
+    node = zero
+    depth = zero
+    last = zero
+    last_log_p = zero.to(tl.float64)
+    status = tl.where(is_bad_tree(tree, b, exists), INVALID_DRAFT, 0)
+    walking = exists
+    while some(walking):
+        p, _ = target_dist(tree, sides, b, node, walking, False, S)
+        noise = noise_at(random, b, depth, b * tree.N + node, walking)
+        token, log_p, lost = winner(sides.target, b, p, noise, walking, S)
+        outside, _, _ = next_test(
+            tree, b, node, depth, Tests(zero, zero), zero + OUTSIDE, walking & ~lost & (p.hot < 0)
+        )
+        status |= tl.where(lost, INVALID_ROW, 0) | tl.where(outside >= 0, INVALID_DRAFT, 0)
+        child, _, _ = next_test(tree, b, node, depth, Tests(zero, zero), token, walking & ~lost)
+        last = tl.where(walking, token, last)
+        last_log_p = tl.where(walking, log_p, last_log_p)
+        walking &= child >= 0
+        emit(tree, out, b, depth, child, token, log_p, walking)
+        node = tl.where(walking, child, node)
+        depth += tl.where(walking, 1, 0)
+    end_path(tree, out, b, depth, last, last_log_p, status, exists)
