@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that the target, the slots, the drafter and the method can serve a request; errors name what does not fit."""
 
-from collections.abc import Iterable
-
+from ..ops import _check
 from ..registry import CHAIN_METHODS, REJECT_FORBIDDEN
 from .parts import parts_of
 from .proposal import Drafter
@@ -60,15 +59,11 @@ def check_method(drafter: Drafter, verify: str | None) -> str:
     """Return how chains are verified; the first method that the drafter names if `verify` is None."""
     if verify is None:
         return drafter.verifies[0]
-    if verify not in CHAIN_METHODS:
-        raise ValueError(f"generate: verify must be {_either(CHAIN_METHODS)}, got {verify!r}")
+    _check.choice("generate", "verify", verify, CHAIN_METHODS)
     if verify not in drafter.verifies:
-        raise ValueError(f"generate: verify must be {_either(drafter.verifies)} with {drafter.name}, got {verify!r}")
+        wanted = " or ".join(map(repr, drafter.verifies))
+        raise ValueError(f"generate: verify must be {wanted} with {drafter.name}, got {verify!r}")
     return verify
-
-
-def _either(names: Iterable[str]) -> str:
-    return " or ".join(map(repr, names))
 
 
 def check_rule(drafter: Drafter, s: Sequence, verify: str) -> None:

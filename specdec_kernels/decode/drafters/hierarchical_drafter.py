@@ -105,10 +105,8 @@ class HierarchicalDrafter(Drafter):
             raise ValueError(f"HierarchicalDrafter: gamma must be at most {_MOST}, got {self.gamma.max}")
         if "exact" not in drafter.rules or not drafter.chains:
             raise ValueError(f"HierarchicalDrafter: drafter must draft chains that can be verified, got {drafter.name}")
-        if verify == "race":
-            raise ValueError(
-                "HierarchicalDrafter: verify must be 'token' or 'block', got 'race', which sessions choose"
-            )
+        if verify not in ("token", "block"):  # the race is the session's choice: all models run it, or none
+            raise ValueError(f"HierarchicalDrafter: verify must be 'token' or 'block', got {verify!r}")
         check_method(drafter, verify)
         self.verifies = ("token", "block", *(method for method in drafter.verifies if method == "race"))
         self.model, self.drafter, self.method = DraftRunner(model, self.gamma.max + 1), drafter, verify
@@ -153,10 +151,12 @@ class HierarchicalDrafter(Drafter):
         self.gamma.observe(outcome)
 
     def _take_over(self, ahead: _Ahead, outcome: Outcome, i: int) -> int:
-        """Append what a turn emitted for request i -> how many tokens. An invalid row ends the draft."""
+        """Append what a turn emitted for request i -> how many tokens. An end token or an invalid row ends its draft."""
         tokens = outcome.emitted[i][: ahead.remaining]
+        end = next((at for at, token in enumerate(tokens, 1) if token in ahead.request.eos), None)
+        tokens = tokens[:end]
         ahead.tokens += tokens
-        if outcome.invalid[i]:
+        if end is not None or outcome.invalid[i]:
             ahead.end()
         self.stats.new_tokens += len(tokens)
         self.stats.count(*outcome.counts(i, len(tokens)), needed_target=True)
