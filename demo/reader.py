@@ -3,6 +3,8 @@
 
 import torch
 
+from specdec_kernels.decode.models.vocabulary import written_out
+
 
 class Reader:
     """Reads one sequence with both models of a pair. A draft that takes states is given those of the target for all
@@ -18,9 +20,12 @@ class Reader:
     @torch.inference_mode()
     def __call__(self, tokens, start, keep="all"):
         """tokens: those of the sequence from `start` on; keep: as `forward` takes it -> their logits [n, V] float32 of
-        the target and of the draft, None with keep=None"""
+        the target and of the draft by the target's ids, None with keep=None"""
         (target, draft), (read, drafted), ids = self.models, self.caches, torch.tensor([tokens])
         z = target.forward(ids, [start], read, keep=keep)
         states = {"states": read.states_before([start], len(tokens))} if self.states else {}
         y = draft.forward(ids, [start], drafted, keep=keep, **states)
-        return None if keep is None else tuple(x.flatten(0, -2).float() for x in (z, y))
+        if keep is None:
+            return None
+        y = written_out(y, getattr(draft, "vocab_map", None))
+        return tuple(x.flatten(0, -2).float() for x in (z, y))

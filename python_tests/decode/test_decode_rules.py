@@ -268,7 +268,7 @@ def test_errors():
             lambda: decode(TokenCascade(adapt(tiny.llama(6, 40)))),
             "TokenCascade's draft must have at most the target's 32 ids, got 40",
         ),
-        (lambda: decode(model, "tree"), "verify must be 'token' or 'block', got 'tree'"),
+        (lambda: decode(model, "tree"), "verify must be 'token', 'block' or 'race', got 'tree'"),
         (lambda: decode(tree, "block", "exact"), "verify must be 'token' with TreeDrafter, got 'block'"),
         (
             lambda: decode(model, "block", "typical"),

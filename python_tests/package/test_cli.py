@@ -152,6 +152,29 @@ def test_generate_with_trees(generate, pair):
     assert one == same != other
 
 
+@pytest.mark.parametrize("more", [[], ["--top-p", 0.9, "--presence-penalty", 0.6, "--logit-bias", "5=-inf"]])
+def test_generate_with_the_race(generate, pair, more):
+    """A seed has one text: that of plain decoding, whatever drafts, also with other prompts beside it."""
+    race = "--method", "race", "--temperature", 1, *more
+    plain, other = (generate(pair, "--plain", "--seed", seed, *race) for seed in (3, 4))
+    assert plain.exit_code == 0 and plain.stdout != other.stdout, plain.output
+    assert plain.stdout != generate(pair, "--plain", "--temperature", 1, *more, "--seed", 3).stdout
+    for arguments in (
+        ["--gamma", 1],
+        ["--gamma", 4],
+        ["--lookup-first"],
+        ["--lookup-under"],
+        ["--draft", "lookup"],
+        ["--widths", "3,1"],
+        ["--widths", "auto", "--lookup-first"],
+    ):
+        result = generate(pair, "--seed", 3, *race, *arguments)
+        assert result.exit_code == 0 and result.stdout == plain.stdout, (arguments, result.output)
+        assert "race: " in result.output
+    two = generate(pair, "--prompt", "def g", "--seed", 3, *race, "--gamma", 3)
+    assert two.exit_code == 0 and plain.stdout in two.stdout, two.output
+
+
 @pytest.mark.slow
 def test_generate_with_rules(generate, pair):
     """At the strict end of a rule the text is the target's, at the other end the draft's. A plain cascade calls the

@@ -7,6 +7,7 @@ import random
 import torch
 
 from specdec_kernels.decode import SlotCache
+from specdec_kernels.decode.models.slot_cache import kept
 
 
 class TableModel:
@@ -26,11 +27,15 @@ class TableModel:
         held, _ = cache.update(0, *2 * [written.flatten(0, 1)])
         self.calls += keep is not None
         self.fed += ids.numel()
-        rows = [
-            [self._behind(held[i, 0], seen) for seen in cache.visible()[i, 0]]
-            for i in range(len(ids) * (keep == "all"))
-        ]
-        return torch.stack([torch.stack(row) for row in rows]) if rows else None
+        if keep is None:
+            return None
+        wanted = _present(ids, branches)
+        if isinstance(keep, list):
+            wanted &= torch.arange(ids.shape[1]) == torch.tensor(keep)[:, None]
+        rows = torch.zeros(*ids.shape, self.vocab_size, dtype=self.row((0,)).dtype)
+        for i, j in wanted.nonzero().tolist():
+            rows[i, j] = self._behind(held[i, 0], cache.visible()[i, 0, j])
+        return rows[ids >= 0] if keep == "present" else kept(rows, keep)
 
     def _behind(self, held, seen):
         text = sorted((int(place), int(token)) for token, place in held[seen].tolist())
@@ -39,6 +44,14 @@ class TableModel:
         if path not in self.known:
             self.known[path] = self.row(path)
         return self.known[path]
+
+
+def _present(ids, branches):
+    """Return which ids [n, T] are no padding. In a tree a node other than the root that has no parent is padding."""
+    if branches is None:
+        return ids >= 0
+    node = torch.as_tensor(branches.first)[:, None] + torch.arange(ids.shape[1])
+    return (ids >= 0) & ((branches.parents.gather(1, node) >= 0) | (node == 0))
 
 
 def random_rows(vocab, seed, levels=None, spread=1.5, dtype=torch.float32):

@@ -1,9 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks for options that exclude each other, before anything is loaded."""
 
-from specdec_kernels.registry import INF, LAWS, NO_PENALTIES, ONE_HOT_RULES, REJECT_FORBIDDEN, RULES, TREE_METHODS
+from specdec_kernels.registry import (
+    CHAIN_METHODS,
+    INF,
+    LAWS,
+    NO_PENALTIES,
+    ONE_HOT_RULES,
+    REJECT_FORBIDDEN,
+    RULES,
+    TREE_METHODS,
+)
 
-__all__ = ["CASCADES", "check"]
+__all__ = ["CASCADES", "check", "drafts_tree"]
 
 CASCADES = "chow", "chow_log", "diff", "diff_log", "opt", "opt_log"  # with --plain: rules of decode.TokenCascade
 BRANCHING = tuple(name for name, method in TREE_METHODS.items() if method.children != "independent")
@@ -20,6 +29,8 @@ def check(args) -> None:
     _check_forbidden(args)
     if args.graphs and args.device == "cpu":
         raise ValueError("--graphs needs a GPU, got --device cpu")
+    if args.method == "race":
+        _check_race(args, rule)
     if args.beams:
         _check_beams(args)
     elif args.plain:
@@ -27,10 +38,15 @@ def check(args) -> None:
             _one_of("--rule", rule, CASCADES, "--plain")
             _needs_model(f"--plain --rule {rule}", args)
             _no_views(args, f"--plain --rule {rule}")
-    elif args.method == "chain":
+    elif not drafts_tree(args):
         _check_chain(args, rule)
     else:
         _check_tree(args, rule)
+
+
+def drafts_tree(args) -> bool:
+    """Return whether the method's drafts are trees. The race takes both: trees if their shape is given."""
+    return bool(args.widths) if args.method == "race" else args.method != "chain"
 
 
 def _one_of(option: str, value: str, wanted, with_: str) -> None:
@@ -106,8 +122,14 @@ def _check_chain(args, rule) -> None:
         _one_of("--rule", rule, LAWS, "--block")
 
 
+def _check_race(args, rule) -> None:
+    _one_of("--rule", rule, CHAIN_METHODS["race"].rules, "--method race")
+    if args.block:
+        raise ValueError("--block verifies without the race, got --method race")
+
+
 def _check_tree(args, rule) -> None:
-    method = f"--method {args.method}"
+    method = f"--method {args.method}" + " --widths" * (args.method == "race")
     if args.lookup_under:
         raise ValueError(f"--lookup-under drafts chains, got {method}")
     _needs_model(method, args)

@@ -15,6 +15,7 @@ METHODS = {
     "target_only": "distinct children; the target draws, and a draft is accepted if it is drawn",
     "greedy": "distinct children; follows the target's best token, for --temperature 0",
     "traversal": "distinct children, tested from the leaves up",
+    "race": "one draft, or with --widths a tree; a seed gives one text, whatever is drafted, also with --plain",
 }
 COUNT = values.integer(1, "an integer >= 1")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from specdec_kernels import decode
+from specdec_kernels.cli.checks import drafts_tree
 from specdec_kernels.decode.limits import check_method, check_rule
 from specdec_kernels.decode.sequence import Sequence
 from specdec_kernels.registry import PENALTIES, SAMPLING
@@ -23,16 +24,17 @@ def requests(args, prompts: list[list[int]], eos: tuple[int, ...]) -> list[decod
 
 
 def verify(args) -> str:
-    return "block" if args.block else "token"
+    return "race" if args.method == "race" else "block" if args.block else "token"
 
 
 def drafter(args, draft):
     """Return the drafter; None for plain decoding without a rule. draft: the draft model, or None for prompt lookup."""
     if args.plain:
         return None if args.rule == "exact" else decode.TokenCascade(draft, args.max_new_tokens)
-    width = 4 if args.gamma == "auto" and args.method != "chain" else args.gamma
+    tree = drafts_tree(args)
+    width = 4 if args.gamma == "auto" and tree else args.gamma
     lookup = decode.PromptLookupDrafter(width, min_ngram=3) if args.lookup_first else None
-    if args.method != "chain":
+    if tree:
         return decode.TreeDrafter(draft, args.method, args.drafts, width, args.widths, lookup)
     if draft is None:
         return decode.PromptLookupDrafter(width)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that the target, the slots, the drafter and the method can serve a request; errors name what does not fit."""
 
+from ..ops import _check
 from ..registry import CHAIN_METHODS, REJECT_FORBIDDEN
 from .parts import parts_of
 from .proposal import Drafter
@@ -54,12 +55,15 @@ def check_passes(target, drafter, slots: int) -> None:
             raise ValueError(f"generate: {drafter.name} cannot be used with {name}: in a tree, {refuses['trees']}")
 
 
-def check_method(drafter: Drafter, verify: str) -> None:
-    if verify not in CHAIN_METHODS:
-        raise ValueError(f"generate: verify must be 'token' or 'block', got {verify!r}")
+def check_method(drafter: Drafter, verify: str | None) -> str:
+    """Return how chains are verified; the first method that the drafter names if `verify` is None."""
+    if verify is None:
+        return drafter.verifies[0]
+    _check.choice("generate", "verify", verify, CHAIN_METHODS)
     if verify not in drafter.verifies:
         wanted = " or ".join(map(repr, drafter.verifies))
         raise ValueError(f"generate: verify must be {wanted} with {drafter.name}, got {verify!r}")
+    return verify
 
 
 def check_rule(drafter: Drafter, s: Sequence, verify: str) -> None:
@@ -74,6 +78,8 @@ def check_rule(drafter: Drafter, s: Sequence, verify: str) -> None:
         raise ValueError(
             f"generate: rule must be one of {', '.join(REJECT_FORBIDDEN)} {why}, request {s.index} has {rule!r}"
         )
+    if verify == "race" and rule != "exact":
+        raise ValueError(f"generate: rule must be 'exact' with verify 'race', request {s.index} has {rule!r}")
     if rule not in CHAIN_METHODS[verify].rules:
         raise ValueError(
             f"generate: rule {rule!r} is no law, so verify must be 'token', got 'block' (request {s.index})"

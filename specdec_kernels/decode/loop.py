@@ -48,7 +48,7 @@ def stream(
     requests: list[Request],
     drafter=None,
     *,
-    verify: str = "token",
+    verify: str | None = None,
     max_batch: int | None = None,
     prefill_chunk: int = PREFILL_CHUNK,
     tokenizer=None,
@@ -58,13 +58,14 @@ def stream(
 
     A request's tokens depend only on the request (prompt, parameters, seed) and the drafter, up to the models'
     rounding, which may differ with the shape of the batch. With an adaptive gamma the distribution is the same, but
-    the tokens may differ.
+    the tokens may differ. With verify="race" they depend on the request alone: each drafter, and none, gives the same.
 
     Args:
         target: a Model (models/adapters.py).
         requests: at least one.
         drafter: a Drafter (proposal.py); None: plain decoding.
-        verify: "token" or "block", how chains are verified (sk.verify_chain).
+        verify: "token", "block" or "race", how chains are verified (sk.verify_chain). A tree has its method from its
+            drafter; under "race" both must have it. None: "token", or the race with a drafter of trees for it.
         max_batch: requests decoded at once; the others wait for a slot. None: all.
         prefill_chunk: tokens of a prompt that one pass reads.
         tokenizer: decodes the text of events.

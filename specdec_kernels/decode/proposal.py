@@ -43,7 +43,7 @@ class Proposal(Protocol):
     def verify(
         self, logits: torch.Tensor | None, batch: Batch, method: str, row: torch.Tensor | None
     ) -> sk.VerifyChainOutput:
-        """Verify the drafts -> the output of verify_chain or verify_tree. method: "token" or "block".
+        """Verify the drafts -> the output of verify_chain or verify_tree. method: "token", "block" or "race".
 
         logits: [n, G + 1, V] of the target's pass, with `row` None. Or [M, V], the rows of tokens that are not
         padding, with `row` [n, G + 1] the index of each token's row (-1 at padding).
@@ -66,7 +66,8 @@ class Draft(Proposal):
     """A chain for each request."""
 
     tokens: torch.Tensor  # [n, G] int64; -1 ends a row's draft
-    # verify_chain's draft rows [n, G, Vq], or G + 1 rows with one after a request's last draft; None: all one-hot
+    # verify_chain's draft rows [n, G, Vq], or G + 1 rows with one after a request's last draft; None: all one-hot, or
+    # for the race, which reads none
     rows: sk.Rows | None = None
     viewed: bool = False  # whether the drafts were drawn under batch.views
     takes_views = True
@@ -144,7 +145,7 @@ class Drafter(Protocol):
     parts: Iterable = ()
     num_lookahead: int  # the most positions after the end of a sequence that a step may write
     rules: tuple[str, ...]  # rules under which its drafts can be verified
-    verifies: tuple[str, ...]  # methods of verify_chain for its chains: "token", "block"; a tree has its own method
+    verifies: tuple[str, ...]  # methods of verify_chain for its chains; a tree has its own method. The first: default
     chains: bool = True  # whether its proposals are chains
     draws_viewed: bool = False  # whether all its drafts are drawn under batch.views
     over_ranks: bool = False  # whether other processes take the same steps and verify them together

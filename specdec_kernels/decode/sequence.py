@@ -96,22 +96,29 @@ class Batch(list):
     """The sequences of a step, in slot order, with the arguments of the sampling ops on the target's device.
 
     The arguments are gathered once and reused while the same requests are decoded.
+
+    race: whether tokens are verified by the race, so that drafts are drawn by its noise too.
     """
 
     depth = 0  # 0 for the target's steps, 1 for the inner steps of a draft model that is itself speculative, and so on
 
-    def __init__(self, sequences=(), device: torch.device = CPU, first: int = 0):
+    def __init__(self, sequences=(), device: torch.device = CPU, first: int = 0, race: bool = False):
         super().__init__(sequences)
-        self.device, self.first, self.readback = device, first, Readback()
+        self.device, self.first, self.race, self.readback = device, first, race, Readback()
+        self._known = [-1], torch.empty(0)  # the sequences' lengths when `offset` was uploaded, and that tensor
 
     @property
     def slots(self) -> slice:
         """The slots of the sequences: first, first + 1, ..."""
         return slice(self.first, self.first + len(self))
 
+    def of(self, sequences, first: int = 0) -> "Batch":
+        """Return a batch of other sequences, from slot `first` on."""
+        return Batch(sequences, self.device, first, self.race)
+
     def halves(self) -> "list[Batch]":
         middle = len(self) // 2
-        return [Batch(self[:middle], self.device, self.first), Batch(self[middle:], self.device, self.first + middle)]
+        return [self.of(self[:middle], self.first), self.of(self[middle:], self.first + middle)]
 
     @cached_property
     def sampling(self) -> dict:
@@ -140,13 +147,27 @@ class Batch(list):
 
     @property
     def offset(self) -> torch.Tensor:
-        """The random offset [n] of a step: the number of tokens of each sequence."""
-        return upload([len(s.tokens) for s in self], self.device)
+        """The random offset [n] of a step: the number of tokens of each sequence, prompt included.
+
+        It is the absolute position of the first token that the step emits, which is what a race takes.
+        """
+        lengths = [len(s.tokens) for s in self]
+        if lengths != self._known[0]:
+            self._known = lengths, upload(lengths, self.device)
+        return self._known[1]
 
     @property
     def randomness(self) -> dict:
         """seed and offset [n] of this step, as the ops that draw take them."""
         return dict(seed=self.seeds, offset=self.offset)
+
+    def draws(self, depth: int, slot: int | torch.Tensor, width: int = 1) -> dict:
+        """Return the random numbers of drafts that follow `depth` others, as sk.sample takes them, for [n width] rows.
+
+        slot: the first of the draws' own numbers. A race takes none: its noise depends on the position alone.
+        """
+        given = {name: x.repeat_interleave(width) for name, x in self.randomness.items()}
+        return dict(race=True, **given | {"offset": given["offset"] + depth}) if self.race else given | {"slot": slot}
 
     @cached_property
     def rules(self) -> dict:

@@ -32,7 +32,7 @@ class NoDrafter(Drafter):
     """The drafter of plain decoding, which never drafts."""
 
     name = "plain decoding"
-    num_lookahead, rules, verifies = 0, ("exact",), ("token", "block")
+    num_lookahead, rules, verifies = 0, ("exact",), ("token", "block", "race")
 
     def propose(self, batch):
         return None
@@ -71,7 +71,7 @@ class Session:
         target,
         drafter=None,
         *,
-        verify: str = "token",
+        verify: str | None = None,
         max_batch: int = 8,
         capacity: int = 2048,
         prefill_chunk: int = PREFILL_CHUNK,
@@ -82,12 +82,11 @@ class Session:
         self.prefill_chunk = check_count("generate", "prefill_chunk", prefill_chunk)
         self.target = check_target("generate", target)
         self.drafter = NoDrafter() if drafter is None else check_drafter("generate", "drafter", drafter)
-        self.verify, self.tokenizer = verify, check_tokenizer("generate", tokenizer)
-        check_method(self.drafter, verify)
+        self.verify, self.tokenizer = check_method(self.drafter, verify), check_tokenizer("generate", tokenizer)
         check_device(target, self.drafter)
         check_passes(target, self.drafter, max_batch)
         # The sequences of `batch` are in slots 0, 1, ... of the target's cache and of the drafter.
-        self.waiting, self.batch = deque[Sequence](), Batch((), target.device)
+        self.waiting, self.batch = deque[Sequence](), Batch((), target.device, race=self.verify == "race")
         self.results: dict[int, Result] = {}
         self.submitted, self.stats = 0, Stats()
         self._last_words: list[Event] = []  # of cancelled requests
@@ -150,7 +149,7 @@ class Session:
         """Drop all requests, without events; the drafter is free for another run."""
         self.waiting.clear()
         self._last_words.clear()
-        self.batch = Batch((), self.target.device)
+        self.batch = self.batch.of(())
 
     def _check_index(self, op: str, index: int) -> None:
         if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < self.submitted:
@@ -186,7 +185,7 @@ class Session:
         """Fill free slots with waiting requests -> the last events of requests whose prompt could not be read."""
         failed: list[Event] = []
         if self.waiting and len(self.batch) < self.slots:
-            self.batch = Batch(self.batch, self.target.device)
+            self.batch = self.batch.of(self.batch)
         while self.waiting and len(self.batch) < self.slots:
             sequence = self.waiting[0]  # stays in the queue until it is admitted, even if this is interrupted
             try:
@@ -248,7 +247,7 @@ class Session:
         """Remove finished requests from their slots."""
         if not any(s.result.finished for s in self.batch):
             return
-        self.batch = Batch(self.batch, self.target.device)
+        self.batch = self.batch.of(self.batch)
         for slot in reversed(range(len(self.batch))):
             if self.batch[slot].result.finished:
                 self._fill(slot)

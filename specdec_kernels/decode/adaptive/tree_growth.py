@@ -33,7 +33,7 @@ def independent(model: DraftRunner, batch, rows, limits, K: int, L: int) -> Tree
     first, drawn_from, count, views = torch.ones(n, **whole), [], 0, batch.views.after_chain([])
     for level in range(last):
         W = rows.shape[1]
-        out = sk.sample(_flat(model, rows, batch, views), k=K, slot=level * K, **_per_row(batch.randomness, W))
+        out = sk.sample(_flat(model, rows, batch, views), k=K, **batch.draws(level, level * K, W))
         drawn = out.tokens.view(n, W, K).gather(1, at[:, None])[:, 0]
         drafts[:, :, level] = drawn.masked_fill(limit[:, None] <= level, -1)
         drawn_from.append(out.rows)
@@ -57,10 +57,13 @@ def independent(model: DraftRunner, batch, rows, limits, K: int, L: int) -> Tree
     return TreeDraft(parents, tokens, draft_nodes=tree.draft_nodes, rows=_joined(drawn_from, n, row), viewed=True)
 
 
-def shaped(model: DraftRunner, batch, rows, limits, shape: TreeShape, top: bool) -> TreeDraft:
-    """Draft a tree of fixed shape: a node's children are drawn without replacement, or (top) are its likeliest tokens.
+def shaped(model: DraftRunner, batch, rows, limits, shape: TreeShape, top: list[bool]) -> TreeDraft:
+    """Draft a tree of fixed shape: a node's children are drawn without replacement, or are its likeliest tokens.
 
-    The random numbers of a draw are indexed by the child's number, so no two draws of a tree share one.
+    The random numbers of a draw are indexed by the child's number, so no two draws of a tree share one. In a race a
+    node's children are the first of the race at their position, in all branches by the same noise.
+
+    top [n]: the requests whose trees are made of the likeliest tokens.
     """
     limits = [min(limit, shape.depth) for limit in limits]
     n, last, limit = len(batch), max(limits), upload(limits, batch.device)
@@ -72,14 +75,16 @@ def shaped(model: DraftRunner, batch, rows, limits, shape: TreeShape, top: bool)
         widest = max(len(shape.children[i]) for i in above)
         nodes = torch.arange(above.start, above.stop, device=batch.device).expand(n, -1)
         views = batch.views.after_nodes(parents, tokens, nodes, depth - 1)
-        if top:
-            drawn = _likeliest(model.by_target_id(rows), widest, views)
-        else:
+        found = []
+        if not all(top):
             first = [min(shape.children[i], default=1) - 1 for i in above]  # for a leaf any: its draws are dropped
-            slot, randomness = upload(first * n, batch.device), _per_row(batch.randomness, len(above))
-            out = sk.sample(_flat(model, rows, batch, views), k=widest, replacement=False, slot=slot, **randomness)
-            drawn = out.tokens.view(n, len(above), -1)
+            draws = batch.draws(depth - 1, upload(first * n, batch.device), len(above))
+            out = sk.sample(_flat(model, rows, batch, views), k=widest, replacement=False, **draws)
+            found.append(out.tokens.view(n, len(above), -1))
             drawn_from.append(out.rows)
+        if any(top):
+            found.append(_likeliest(model.by_target_id(rows), widest, views))
+        drawn = found[0] if len(found) == 1 else _mixed(top, *found)
         for i, node in enumerate(above):
             live = (limit >= depth) & ((parents[:, node] >= 0) | (node == 0))
             for rank, child in enumerate(shape.children[node]):
@@ -89,7 +94,7 @@ def shaped(model: DraftRunner, batch, rows, limits, shape: TreeShape, top: bool)
         if depth < last:
             fed = slice(level.start, level.stop)
             rows = model.grow(tokens[:, fed], Branches(parents[:, : level.stop], [level.start] * n))
-    return _packed(parents, tokens[:, 1:], drawn_from)
+    return _packed(parents, tokens[:, 1:], [] if batch.race else drawn_from)
 
 
 def _packed(parents, tokens, drawn_from) -> TreeDraft:
@@ -118,6 +123,12 @@ def _likeliest(rows, w: int, views: dict):
     flat = rows.flatten(0, 1)
     score = torch.zeros(len(flat), dtype=torch.float32, device=flat.device)
     return sk.row_topw(sk.Rows(flat, **views), score, w).ids.view(*rows.shape[:2], w)
+
+
+def _mixed(top: list[bool], drawn, likeliest):
+    """Return the likeliest children [n, W, w] of the requests in `top`, and those that were drawn of the others."""
+    w = min(likeliest.shape[2], drawn.shape[2])
+    return torch.where(upload(top, drawn.device, torch.bool)[:, None, None], likeliest[:, :, :w], drawn[:, :, :w])
 
 
 def _joined(levels: list[sk.Rows], n: int, row) -> sk.Rows:

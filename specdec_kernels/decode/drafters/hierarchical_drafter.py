@@ -59,13 +59,13 @@ class _Turn(Batch):
     """The batch of an inner step. batch: that of the outer step.
 
     Its random offset is the outer step's with the number of the turn in the bits above, so no random number is used
-    twice.
+    twice. In a race it is the position: all models share the noise there.
     """
 
     def __init__(self, ahead, batch: Batch, turn: int):
-        super().__init__(ahead, batch.device, batch.first)
+        super().__init__(ahead, batch.device, batch.first, batch.race)
         self.depth, self.readback = batch.depth + 1, batch.readback
-        self._offset = batch.offset + ((turn + 1) << (24 + 8 * self.depth))
+        self._offset = super().offset if batch.race else batch.offset + ((turn + 1) << (24 + 8 * self.depth))
 
     @property
     def offset(self):
@@ -85,7 +85,7 @@ class HierarchicalDrafter(Drafter):
         model: a Model (models/adapters.py), between the target and the inner drafter in size.
         drafter: a Drafter of chains for it: PromptLookupDrafter, ModelDrafter, LookupThenModel ...
         gamma, max_gamma: number of tokens handed to the target, as in ModelDrafter; at most 128.
-        verify: "token" or "block", how the model verifies.
+        verify: "token" or "block", how the model verifies; in a session whose `verify` is "race" it is the race too.
 
     Raises:
         ValueError: a gamma outside 1..128, or a drafter whose chains `verify` cannot verify.
@@ -94,7 +94,7 @@ class HierarchicalDrafter(Drafter):
         Spector & Re 2023 (staged speculative decoding); the factor is theory.hierarchical_factor.
     """
 
-    rules, verifies = tuple(RULES), ("token", "block")
+    rules = tuple(RULES)
     draws_viewed = True
 
     def __init__(self, model, drafter: Drafter, gamma: int | str = 8, max_gamma: int = 16, verify: str = "token"):
@@ -105,7 +105,10 @@ class HierarchicalDrafter(Drafter):
             raise ValueError(f"HierarchicalDrafter: gamma must be at most {_MOST}, got {self.gamma.max}")
         if "exact" not in drafter.rules or not drafter.chains:
             raise ValueError(f"HierarchicalDrafter: drafter must draft chains that can be verified, got {drafter.name}")
+        if verify not in ("token", "block"):  # the race is the session's choice: all models run it, or none
+            raise ValueError(f"HierarchicalDrafter: verify must be 'token' or 'block', got {verify!r}")
         check_method(drafter, verify)
+        self.verifies = ("token", "block", *(method for method in drafter.verifies if method == "race"))
         self.model, self.drafter, self.method = DraftRunner(model, self.gamma.max + 1), drafter, verify
         self.parts, self.num_lookahead = (self.model, drafter), 2 * self.gamma.max + drafter.num_lookahead + 1
 
@@ -142,16 +145,18 @@ class HierarchicalDrafter(Drafter):
             for own, row in zip(rows, self.model.by_target_id(last)):
                 own.append(row)
         tokens = upload_rows([s.drafts for s in ahead], batch.device)
-        return Draft(tokens, sk.Rows(_stacked(rows), **batch.sampling), viewed=True)
+        return Draft(tokens, None if batch.race else sk.Rows(_stacked(rows), **batch.sampling), viewed=True)
 
     def observe(self, outcome):
         self.gamma.observe(outcome)
 
     def _take_over(self, ahead: _Ahead, outcome: Outcome, i: int) -> int:
-        """Append what a turn emitted for request i -> how many tokens. An invalid row ends the draft."""
+        """Append what a turn emitted for request i -> how many tokens. An end token ends a draft, an invalid row too."""
         tokens = outcome.emitted[i][: ahead.remaining]
+        end = next((at for at, token in enumerate(tokens, 1) if token in ahead.request.eos), None)
+        tokens = tokens[:end]
         ahead.tokens += tokens
-        if outcome.invalid[i]:
+        if end is not None or outcome.invalid[i]:
             ahead.end()
         self.stats.new_tokens += len(tokens)
         self.stats.count(*outcome.counts(i, len(tokens)), needed_target=True)
@@ -165,7 +170,7 @@ class HierarchicalDrafter(Drafter):
         times.mark()
         logits = self.model.by_target_id(self.model.score(batch, proposal.tokens))
         times.mark()
-        verified = proposal.verify(logits, batch, self.method, None)
+        verified = proposal.verify(logits, batch, "race" if batch.race else self.method, None)
         times.mark()
         outcome = Outcome.read(proposal, verified, batch.readback, times)
         self.drafter.observe(outcome)

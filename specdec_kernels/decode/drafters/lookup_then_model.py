@@ -26,7 +26,7 @@ class LookupThenModel(Drafter):
         lookup, model: the two drafters, each with its own gamma.
     """
 
-    rules, verifies = ONE_HOT_RULES, ("token", "block")
+    rules, verifies = ONE_HOT_RULES, ("token", "block", "race")
 
     def __init__(self, lookup: PromptLookupDrafter, model: ModelDrafter | HierarchicalDrafter):
         for name, value, kinds in (("lookup", lookup, _LOOKUPS), ("model", model, _MODELS)):
@@ -67,7 +67,9 @@ class LookupThenModel(Drafter):
     def _merge(self, tokens, draft, width):
         """Merge looked-up chains, which are one-hot, with the model's."""
         mine = upload(self.looked_up, tokens.device, torch.bool)[:, None]
+        merged = torch.where(mine, tokens, pad(draft.tokens, (0, width - draft.tokens.shape[1]), value=-1))
+        if draft.rows is None:
+            return replace(draft, tokens=merged)
         n, g, _ = draft.rows.logits.shape
         row = torch.arange(n * g, device=tokens.device).view(n, g).masked_fill(mine, -1)
-        row, model_tokens = (pad(x, (0, width - g), value=-1) for x in (row, draft.tokens))
-        return replace(draft, tokens=torch.where(mine, tokens, model_tokens), rows=draft.rows._replace(row=row))
+        return replace(draft, tokens=merged, rows=draft.rows._replace(row=pad(row, (0, width - g), value=-1)))

@@ -35,7 +35,7 @@ class ModelDrafter(Drafter):
         Leviathan et al. 2023; Chen et al. 2023.
     """
 
-    rules, verifies = tuple(RULES), ("token", "block")
+    rules, verifies = tuple(RULES), ("token", "block", "race")
     draws_viewed = True
 
     def __init__(self, model, gamma: int | str = 4, max_gamma: int = 8):
@@ -51,7 +51,7 @@ class ModelDrafter(Drafter):
             going = [False] * len(batch)
         if not any(going) and not batch.wants_end_row:
             return None
-        logits, randomness = self.model.catch_up(batch), batch.randomness
+        logits = self.model.catch_up(batch)
         drawn: list[torch.Tensor] = []
         rows: list[sk.Rows] = []
         while any(going):
@@ -62,7 +62,7 @@ class ModelDrafter(Drafter):
             going = [g and limits[b] > i and self.gamma.keep(b, kinds[b]) for b, g in enumerate(going)]
             if not any(going):
                 break
-            out = sk.sample(self.model.rows(logits, **batch.sampling, **views), slot=i, **randomness)
+            out = sk.sample(self.model.rows(logits, **batch.sampling, **views), **batch.draws(i, slot=i))
             drawn.append(out.tokens.masked_fill(~upload(going, batch.device, torch.bool)[:, None], -1))
             rows.append(self.model.rows(logits, stats=out.rows.stats))  # views are given to all of them at once
             if not self.gamma.pays():
@@ -74,7 +74,8 @@ class ModelDrafter(Drafter):
             rows.append(self.model.rows(logits, stats=sk.row_stats(seen)))
         if not rows:
             return None
-        return Draft(torch.cat([Draft.nothing(batch).tokens, *drawn], 1), sk.stack_rows(rows), viewed=True)
+        tokens = torch.cat([Draft.nothing(batch).tokens, *drawn], 1)
+        return Draft(tokens, None if batch.race else sk.stack_rows(rows), viewed=True)
 
     def observe(self, outcome):
         self.gamma.observe(outcome)

@@ -29,7 +29,7 @@ class PromptLookupDrafter(Drafter):
         Saxena 2023 (prompt lookup decoding).
     """
 
-    rules, verifies = ONE_HOT_RULES, ("token", "block")
+    rules, verifies = ONE_HOT_RULES, ("token", "block", "race")
 
     def __init__(self, gamma: int | str = 6, max_ngram: int = 4, min_ngram: int = 2, max_gamma: int = 10):
         if not 1 <= min_ngram <= max_ngram:

@@ -17,7 +17,7 @@ from .tree_shape import TreeShape
 
 __all__ = ["TREE_METHODS", "TreeDrafter"]
 
-TREE_METHODS = tuple(name for name in _METHODS if name != "race")
+TREE_METHODS = tuple(_METHODS)
 
 
 class TreeDrafter(Drafter):
@@ -28,6 +28,8 @@ class TreeDrafter(Drafter):
       replacement.
     - ``target_only``, ``greedy``: a tree of fixed shape; a node's children are the model's most likely tokens there.
       Only these branch at temperature 0, where all draws would be the same token. ``greedy`` takes only such requests.
+    - ``race``: a tree of fixed shape; a node's children are the first of the model's race there, by the noise that
+      draws the target's tokens. At temperature 0 they are its most likely tokens. The session's `verify` is "race".
 
     Requests may use any rule that the method supports (specdec_kernels.registry.TREE_METHODS).
 
@@ -49,7 +51,7 @@ class TreeDrafter(Drafter):
         the papers of verify_tree's methods.
     """
 
-    verifies, chains = ("token",), False
+    chains = False
     draws_viewed = True
 
     def __init__(
@@ -67,6 +69,7 @@ class TreeDrafter(Drafter):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"TreeDrafter: {name} must be an integer >= 1, got {value!r}")
         self.method, self.drafts, self.depth, self.lookup = method, drafts, depth, lookup
+        self.verifies = ("race" if method == "race" else "token",)
         self.shape: TreeShape | AdaptiveShape | None = None
         if _METHODS[method].children != "independent":
             widths: list = [drafts, *[1] * (depth - 1)] if shape is None else list(shape)
@@ -108,10 +111,16 @@ class TreeDrafter(Drafter):
         if shape is None:
             draft = independent(self.model, batch, root, limits, self.drafts, self.depth)
         else:
-            draft = shaped(self.model, batch, root, limits, shape, top=_METHODS[self.method].children == "any")
+            draft = shaped(self.model, batch, root, limits, shape, [self._likeliest(s) for s in batch])
         self.parents = batch.readback.ask(draft.parents)  # of the model's nodes
         draft = replace(draft, method=self.method, depth=self.max_depth)
         return draft if self.lookup is None else with_lookup(draft, self.lookup.find(batch), batch.readback)
+
+    def _likeliest(self, sequence) -> bool:
+        """Return whether a request's tree is made of the model's likeliest tokens; if not, they are drawn."""
+        if self.method == "race":
+            return sequence.request.temperature == 0
+        return _METHODS[self.method].children == "any"
 
     def observe(self, outcome):
         if self.shape is not None:

@@ -56,7 +56,7 @@ def speculative(
             vocabulary, which then drafts 4 tokens at a time. None: plain decoding by this loop.
         target: ``adapt(model)``, made once and passed to every call; it is faster than the default. On a GPU
             ``Graphed(adapt(model))`` is faster still. None: the model's own forward pass; the model is not changed.
-        verify: "token" or "block", for chains.
+        verify: "token", "block" or "race", for chains; "race" also with a ``TreeDrafter`` for it.
         rule, alpha: how drafts are accepted, as in ``verify_chain``.
         seed: the seed of sampled rows, any int (its low 64 bits count); None draws one from torch's generator.
         max_batch: the most rows decoded at once.
