@@ -17,12 +17,6 @@ Racer winner_of(const float* z, int n, int64_t first, const Dist& d, const Noise
   return best;
 }
 
-// ln of the sum of weights that were given by their ln
-double sum_of_weights(double x, double y) {
-  const double larger = std::max(x, y), smaller = std::min(x, y);
-  return smaller == -HUGE_VAL ? larger : larger + std::log1p(std::exp(smaller - larger));
-}
-
 // The winner among the ids whose places start at `begin` to `end` of a row with ids. The weights of an id add up.
 Racer winner_of_ids(const Dist& d, int64_t begin, int64_t end, const Few& taken, const Noise& noise) {
   const EntryIds& ids = *d.row.ids;
