@@ -6,6 +6,7 @@
 
 #include "final_token.h"
 #include "philox.h"
+#include "rows.h"
 
 namespace specdec {
 
@@ -46,6 +47,19 @@ struct Racer {
 SPECDEC_HD double race_weight(const Dist& d, float z) {
   if (d.kind == Kind::kProbs) return log(double(clean_prob(z)));
   return z >= d.stats.cutoff ? (double(z) - double(d.stats.max)) * double(d.stats.scale) : -HUGE_VAL;
+}
+
+// ln of the sum of two weights that are given by their ln. The weights of entries with one id add up.
+SPECDEC_HD double sum_of_weights(double x, double y) {
+  const double larger = x < y ? y : x, smaller = x < y ? x : y;
+  return smaller == -HUGE_VAL ? larger : larger + log1p(exp(smaller - larger));
+}
+
+// The draft's rows in a race, which reads none: only their ids_end() is left.
+inline Rows unread(const Rows& draft) {
+  Rows rows;
+  rows.memory.V = draft.ids ? kIdsEnd : draft.memory.V;
+  return rows;
 }
 
 // The winner on the target's distribution p, or what an invalid row gives. An executor's race(p, noise) returns the

@@ -8,12 +8,6 @@
 namespace specdec {
 namespace {
 
-// ln of the sum of weights that were given by their ln
-double sum_of_weights(double x, double y) {
-  const double larger = std::max(x, y), smaller = std::min(x, y);
-  return smaller == -HUGE_VAL ? larger : larger + std::log1p(std::exp(smaller - larger));
-}
-
 // Adds the ids whose places start at `begin` to `end` of a row with ids. The weights of an id add up.
 void add_ids(const Dist& d, int64_t begin, int64_t end, const Noise& noise, FirstRacers& to) {
   const EntryIds& ids = *d.row.ids;

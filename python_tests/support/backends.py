@@ -70,15 +70,9 @@ def scale(n, backend, least=14):
 
 
 def serves(backend, op, arguments):
-    """Return whether a backend supports a call: Triton has no rules on trees, and CUDA has no race."""
-    if races(arguments):
-        return not backend.startswith("cuda")
+    """Return whether a backend supports a call: Triton has no rules on trees."""
     rule = arguments.get("rule")
     return not (backend.startswith("triton") and op == "verify_tree") or rule is None or str(rule) == "exact"
-
-
-def races(arguments):
-    return arguments.get("method") == "race" or bool(arguments.get("race"))
 
 
 def served(backend, op, calls):

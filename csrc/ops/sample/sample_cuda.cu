@@ -4,6 +4,7 @@
 
 #include "draws.cuh"
 #include "sample_op.h"
+#include "sample_race.cuh"
 
 namespace specdec {
 namespace {
@@ -39,12 +40,18 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : kResident) draws(con
   sample(executor, s.a, n);
 }
 
+std::function<void()> prepare_any_race(const Sample& a, const Tensor& like, cudaStream_t stream) {
+  if constexpr (kReadsIds)  // the simulated device: one kernel reads both
+    return prepare_race<true>(a, like, stream);
+  else
+    return a.logits.ids ? prepare_race<true>(a, like, stream) : prepare_race<false>(a, like, stream);
+}
+
 void run(const Sample& a, const Tensor& like) {
   constexpr const char* kOp = "sample";
-  check(!a.race, Op(kOp, like), "race must be False in CUDA, got True");
   const OnDeviceOf device(like);
   Scratch scratch;
-  const RowGridRoom room(scratch, a.N, a.logits.V, a.sampling.filters());
+  const RowGridRoom room(scratch, a.race ? 0 : a.N, a.logits.V, a.sampling.filters());
   scratch.allocate(like);
   Draws s{a, {}, {}};
   SeenRows& rows = s.a.logits;
@@ -52,9 +59,11 @@ void run(const Sample& a, const Tensor& like) {
   const EntriesRoom entries(like, rows.ids, rows.views, rows.V, a.N, kIdsEnd, false);
   SeenRows given = rows;
   if (entries.written()) static_cast<RowMemory&>(rows) = entries.written(0);
-  room.take(kOp, scratch, device.stream, s.grid, s.tables);
+  const std::function<void()> race = a.race ? prepare_any_race(s.a, like, device.stream) : nullptr;
   views.make(kOp, rows, a.N, device.stream);
   entries.make(kOp, given, a.N, views.lists(0), device.stream);
+  if (race) return race();
+  room.take(kOp, scratch, device.stream, s.grid, s.tables);
   const RowsIds ids = rows.ids;
   if (!ids || !a.stats_in) {
     if (ids) s.a.k = 0, rows.ids.listed = nullptr;  // makes only the stats, of rows as their entries lie

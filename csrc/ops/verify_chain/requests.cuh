@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The walks of the requests that ask for a rule, or for block verification.
+// The walks of the requests that ask for a rule, for block verification, or for the race.
 #pragma once
 
 #include <functional>
@@ -14,5 +14,8 @@ namespace specdec {
 template <bool kById>
 std::function<void(const VerifyChain& a)> prepare_requests(const VerifyChain& a, const Tensor& like,
                                                            cudaStream_t stream);
+
+// Takes the memory of races, which read no draft row, and returns the function that launches them.
+std::function<void()> prepare_race(const VerifyChain& a, const Tensor& like, cudaStream_t stream);
 
 }  // namespace specdec

@@ -113,14 +113,19 @@ class ReduceRoom {
 
 template <>
 void launch_kernels<kReadsIds>(const VerifyChain& a, const Tensor& like) {
-  check(!a.race, Op("verify_chain", like), "method must be 'token' or 'block' in CUDA, got 'race'");
   const OnDeviceOf device(like);
   Step s;
   s.a = a;
+  if (a.race) s.a.draft = unread(a.draft);
   const int64_t chunks = chunk_count(a.target.memory.V), positions = a.B * (a.G + 1);
   s.per_warp = chunks_per_warp(positions, chunks);
   const int64_t rows = a.cu_draft ? a.D + a.B : positions;
   const ViewsRoom views(like, s.a, rows, a.G);
+  if (a.race) {
+    const auto race = prepare_race(s.a, like, device.stream);
+    views.make("verify_chain", s.a, positions, device.stream);
+    return race();
+  }
   Rows& of_draft = s.a.draft;
   const EntriesRoom entries(like, of_draft.ids, of_draft.views, of_draft.memory.V, rows, a.target.memory.V,
                             of_draft.kind == Kind::kProbs);

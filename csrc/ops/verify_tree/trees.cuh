@@ -68,4 +68,7 @@ SPECDEC_DEVICE void each_view(const VerifyTree& a, int64_t i, const F& f) {
 template <bool kById>
 std::function<void()> prepare_trees_by_rule(const VerifyTree& a, const Tensor& like, cudaStream_t stream);
 
+// Takes the memory of races, which read no draft row, and returns the function that launches them.
+std::function<void()> prepare_race(const VerifyTree& a, const Tensor& like, cudaStream_t stream);
+
 }  // namespace specdec

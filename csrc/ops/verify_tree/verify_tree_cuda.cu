@@ -23,10 +23,15 @@ __global__ void __launch_bounds__(kThreads, 1) walk_trees(const Trees s) {
 
 template <>
 void launch_kernels<kReadsIds>(const VerifyTree& given, const Tensor& like) {
-  check(given.method != Method::kRace, Op("verify_tree", like), "method must be another one in CUDA, got 'race'");
   const OnDeviceOf device(like);
   VerifyTree a = given;
+  if (a.method == Method::kRace) a.draft = unread(a.draft);
   const ViewsRoom views(like, a, a.B * a.N, a.D);
+  if (a.method == Method::kRace) {
+    const auto race = prepare_race(a, like, device.stream);
+    views.make("verify_tree", a, a.B * a.N, device.stream);
+    return race();
+  }
   const EntriesRoom entries(like, a.draft.ids, a.draft.views, a.draft.memory.V, a.B * a.N, a.target.memory.V,
                             a.draft.kind == Kind::kProbs);
   // All memory of a call is taken before its first launch.
