@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from support import plain_views
+from support.grammar import Grammar
 from support.table_model import TableModel, near, random_rows
-from test_masked_requests import Grammar
 
 import specdec_kernels as sk
 from specdec_kernels import testing

@@ -151,7 +151,7 @@ class HierarchicalDrafter(Drafter):
         self.gamma.observe(outcome)
 
     def _take_over(self, ahead: _Ahead, outcome: Outcome, i: int) -> int:
-        """Append what a turn emitted for request i -> how many tokens. An end token ends a draft, an invalid row too."""
+        """Append what a turn emitted for request i -> how many tokens. End tokens and invalid rows end the draft."""
         tokens = outcome.emitted[i][: ahead.remaining]
         end = next((at for at, token in enumerate(tokens, 1) if token in ahead.request.eos), None)
         tokens = tokens[:end]
