@@ -23,6 +23,17 @@ SPECDEC_DEVICE float fast_log2(float x) {
 #endif
 }
 
+// The product of two words, in one instruction. With the operator, ptxas 13.0 adds 0 to its upper half.
+SPECDEC_DEVICE uint64_t wide_product(uint32_t x, uint32_t y) {
+#if defined(__CUDA_ARCH__)
+  uint64_t product;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(x), "r"(y));
+  return product;
+#else
+  return uint64_t{x} * y;
+#endif
+}
+
 constexpr float kBelowSum = 3 * kLog2E;  // how far a bar lies below the sum's log2
 constexpr float kNoBar = -FLT_MAX;       // every kept entry reaches it
 
@@ -56,15 +67,15 @@ class Field {
   // The bar of a chunk, without the entries r of this lane of which bit r of `gone` is set. The whole warp calls it.
   SPECDEC_DEVICE float bar_of(int c, uint32_t gone) const {
     float most = -HUGE_VALF, sum = 0;
-    for_groups(c, gone, [&](const float (&x)[kGroup]) {
+    for_groups(c, gone, 0, [&](const float (&x)[kGroup]) {
 #pragma unroll
       for (int e = 0; e < kGroup; ++e) most = fmaxf(most, x[e]);
     });
     most = warp_max(most);
     if (most == -HUGE_VALF || !(rate_ <= FLT_MAX)) return kNoBar;
-    for_groups(c, gone, [&](const float (&x)[kGroup]) {
+    for_groups(c, gone, most, [&](const float (&x)[kGroup]) {
 #pragma unroll
-      for (int e = 0; e < kGroup; ++e) sum += fast_exp2(x[e] - most);
+      for (int e = 0; e < kGroup; ++e) sum += fast_exp2(x[e]);
     });
     return most + fast_log2(warp_sum(sum)) - kBelowSum;
   }
@@ -72,23 +83,20 @@ class Field {
     return bar == kNoBar || !(racer.key < double(bar) * 0.6931471805599453);
   }
 
-  // The best of this lane's entries in a chunk meets `best`, if its key reaches the bar. Others may meet it, too.
-  SPECDEC_DEVICE void race(int64_t c, float bar, uint32_t gone, Racer& best) const {
+  // The best of this lane's entries in chunks first, first + kWarps, .. below `end` meets `best`, if its key reaches
+  // the bar; others may meet it, too. `gone` is as in bar_of(), for a single chunk. The loads of a group are issued
+  // before the group before it is looked at.
+  SPECDEC_DEVICE void race(int first, int end, float bar, uint32_t gone, Racer& best) const {
     const float shift = bar == kNoBar ? bar : bar - (0.01f + 2e-6f * fabsf(bar));  // more than float32's errors
+    const int groups = first < end ? ((end - 1 - first) / kWarps + 1) * kGroups : 0;
+    float next[kGroup] = {};
 #pragma unroll 1
-    for (int j = 0; j < kGroups; ++j) {
+    for (int g = 0; groups > 0 && g <= groups; ++g) {
       float x[kGroup];
-      exponents(c, j, x);
-      bool any = false;
 #pragma unroll
-      for (int e = 0; e < kGroup; ++e) x[e] = fast_exp2(x[e] - shift), any |= !(x[e] < kLeast);
-      if (!any) continue;
-      uint32_t may = 0;
-      each_noise(c, j,
-                 [&](int e, uint32_t high) { may |= uint32_t(!(fmaxf(least_distance(high), kLeast) > x[e])) << e; });
-      may &= ~(gone >> kGroup * j);
-#pragma unroll 1
-      for (; may; may &= may - 1) best.meet(racer(id_of(c, j, 0) + __ffs(int(may)) - 1));
+      for (int e = 0; e < kGroup; ++e) x[e] = next[e];
+      if (g < groups) ask(first + g / kGroups * kWarps, g % kGroups, next);
+      if (g > 0) enter(first + (g - 1) / kGroups * kWarps, (g - 1) % kGroups, shift, gone, x, best);
     }
   }
 
@@ -103,24 +111,47 @@ class Field {
     return at < d_.row.listed()->n ? d_.row.listed()->places[at].id : -1;
   }
 
-  // log2 of an entry's weight: -inf if it is not kept, and NaN for a probability that makes the row invalid
-  SPECDEC_DEVICE float exponent(float z) const {
-    if (probs_) {
-      const float p = clean_prob(z);
-      return fast_log2(p > 0 ? fmaxf(p, FLT_MIN) : p);
-    }
-    return z >= d_.stats.cutoff ? fmaxf((0.5f * z - half_max_) * rate_, -FLT_MAX) : -HUGE_VALF;
+  // log2 of an entry's weight over `shift`: -inf if it is not kept, NaN for a probability that makes the row invalid
+  SPECDEC_DEVICE float of_prob(float z, float shift) const {
+    const float p = clean_prob(z);
+    return fast_log2(p > 0 ? fmaxf(p, FLT_MIN) : p) - shift;
   }
-  // The entries of group j
-  SPECDEC_DEVICE void exponents(int64_t c, int j, float (&x)[kGroup]) const {
+  SPECDEC_DEVICE float of_logit(float z, float shift) const {
+    const float x = shift == kNoBar ? 0 : (0.5f * z - half_max_) * rate_ - shift;
+    return z >= d_.stats.cutoff ? x : -HUGE_VALF;
+  }
+  // The same for group j, in two steps: the first issues the loads.
+  SPECDEC_DEVICE void ask(int64_t c, int j, float (&x)[kGroup]) const {
+    if (!is_listed()) EarlyGroupsOf<1>{{c, j}}.raw(d_.row, pad_of(d_), x);
+  }
+  SPECDEC_DEVICE void exponents(int64_t c, int j, float shift, float (&x)[kGroup]) const {
     if constexpr (kReadsIds) {
-      if (is_listed()) return exponents_of_ids(int(id_of(c, j, 0)), x);
+      if (is_listed()) return exponents_of_ids(int(id_of(c, j, 0)), shift, x);
     }
-    load_groups<1>(d_.row, c, j, pad_of(d_), x);
+    EarlyGroupsOf<1>{{c, j}}.floats(d_.row, pad_of(d_), x);
+    if (probs_) {  // tested once, not for each entry
 #pragma unroll
-    for (int e = 0; e < kGroup; ++e) x[e] = exponent(x[e]);
+      for (int e = 0; e < kGroup; ++e) x[e] = of_prob(x[e], shift);
+    } else {
+#pragma unroll
+      for (int e = 0; e < kGroup; ++e) x[e] = of_logit(x[e], shift);
+    }
   }
-  SPECDEC_DEVICE void exponents_of_ids(int first, float (&x)[kGroup]) const {
+  // The entries x of group j race.
+  SPECDEC_DEVICE void enter(int64_t c, int j, float shift, uint32_t gone, float (&x)[kGroup], Racer& best) const {
+    exponents(c, j, shift, x);
+    bool any = false;
+#pragma unroll
+    for (int e = 0; e < kGroup; ++e) x[e] = fast_exp2(x[e]), any |= !(x[e] < kLeast);
+    if (!any) return;
+    uint32_t may = 0;
+    each_noise(c, j,
+               [&](int e, uint32_t high) { may |= uint32_t(!(fmaxf(least_distance(high), kLeast) > x[e])) << e; });
+    may &= ~(gone >> kGroup * j);
+#pragma unroll 1
+    for (; may; may &= may - 1) best.meet(racer(id_of(c, j, 0) + __ffs(int(may)) - 1));
+  }
+  SPECDEC_DEVICE void exponents_of_ids(int first, float shift, float (&x)[kGroup]) const {
     const Listed& row = *d_.row.listed();
 #pragma unroll
     for (int e = 0; e < kGroup; ++e) {
@@ -131,7 +162,7 @@ class Field {
       int n = 0;  // log2 of their sum is at most that of n times the largest
 #pragma unroll 1
       for (int i = first + e; i < row.n && row.places[i].id == id; ++i, ++n)
-        most = fmaxf(most, exponent(row.entry(row.places[i].at)));
+        most = fmaxf(most, of_logit(row.entry(row.places[i].at), shift));
       x[e] = n == 1 ? most : most + fast_log2(float(n));
     }
   }
@@ -139,11 +170,12 @@ class Field {
     return i < row.n && (i == 0 || row.places[i - 1].id != row.places[i].id);
   }
   template <class F>
-  SPECDEC_DEVICE void for_groups(int c, uint32_t gone, const F& f) const {
+  SPECDEC_DEVICE void for_groups(int c, uint32_t gone, float shift, const F& f) const {
 #pragma unroll 1
     for (int j = 0; j < kGroups; ++j) {
       float x[kGroup];
-      exponents(c, j, x);
+      ask(c, j, x);
+      exponents(c, j, shift, x);
 #pragma unroll
       for (int e = 0; e < kGroup; ++e) x[e] = gone >> (kGroup * j + e) & 1 ? -HUGE_VALF : x[e];
       f(x);
@@ -154,7 +186,8 @@ class Field {
   SPECDEC_DEVICE static float least_distance(uint32_t high) { return __uint_as_float(0x3f800000u | ~high >> 9) - 1.0f; }
   SPECDEC_DEVICE Words words(uint32_t block) const {
     const uint64_t seed = uint64_t(noise_.seed), at = uint64_t(noise_.position);
-    return philox4x32({{block, uint32_t(at), uint32_t(at >> 32), kDomainNoise}}, uint32_t(seed), uint32_t(seed >> 32));
+    return philox4x32({{block, uint32_t(at), uint32_t(at >> 32), kDomainNoise}}, uint32_t(seed), uint32_t(seed >> 32),
+                      [](uint32_t x, uint32_t y) { return wide_product(x, y); });
   }
   // Calls f(e, the leading word of the uniform) for the entries e of group j. Two neighbours share a block.
   template <class F>
@@ -284,7 +317,10 @@ class RaceExecutor {
     float bar = field.bar();
     while (true) {
       Racer best;
-      for_own_chunks(field, [&](int c) { field.race(c, bar, 0, best); });
+      const int first = cluster_rank() * turns(field.chunks(), cluster_size()) * kWarps,
+                behind = first + turns(field.chunks(), cluster_size()) * kWarps;
+      const int end = behind < int(field.chunks()) ? behind : int(field.chunks());
+      field.race(first + int(threadIdx.x) / kLanes, end, bar, 0, best);
       best = cluster_best(best);
       if (Field::reaches(best, bar)) return best.key == best.key ? best.id : -1;
       bar = kNoBar;
