@@ -19,16 +19,22 @@ struct Words {
 constexpr int kRounds = 10;
 constexpr uint32_t kFactor0 = 0xD2511F53u, kFactor1 = 0xCD9E8D57u, kStep0 = 0x9E3779B9u, kStep1 = 0xBB67AE85u;
 
-SPECDEC_HD Words philox4x32(Words counter, uint32_t key0, uint32_t key1) {
+// multiply(x, y) returns the product of two uint32_t as a uint64_t.
+template <class Multiply>
+SPECDEC_HD Words philox4x32(Words counter, uint32_t key0, uint32_t key1, const Multiply& multiply) {
   for (int round = 0; round < kRounds; ++round) {
-    const uint64_t a = uint64_t{kFactor0} * counter.w[0];
-    const uint64_t b = uint64_t{kFactor1} * counter.w[2];
+    const uint64_t a = multiply(kFactor0, counter.w[0]);
+    const uint64_t b = multiply(kFactor1, counter.w[2]);
     counter = {
         {uint32_t(b >> 32) ^ counter.w[1] ^ key0, uint32_t(b), uint32_t(a >> 32) ^ counter.w[3] ^ key1, uint32_t(a)}};
     key0 += kStep0;
     key1 += kStep1;
   }
   return counter;
+}
+
+SPECDEC_HD Words philox4x32(Words counter, uint32_t key0, uint32_t key1) {
+  return philox4x32(counter, key0, key1, [](uint32_t x, uint32_t y) { return uint64_t{x} * y; });
 }
 
 constexpr int64_t kSlots = int64_t{1} << 33;  // per (seed, offset, domain): two for each 32-bit block number

@@ -1,209 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The race on a row (core/race.h), by a cluster of blocks. Noise in float64 takes two logarithms per id, but a test in
-// float32 spares almost all ids these: noise reaches t only if 1 - u <= exp(-t), so an id of weight w can reach the key
-// `bar` only if 1 - u <= exp(w - bar). The bar is ln(the sum of exp(w)) - 3. Of all ids, e^3 = 20 pass on average, and
-// none reaches it with a probability of exp(-e^3) = 2e-9 at most. Then all ids are tried.
+// The race on a row (core/race.h), by a cluster of blocks
 #pragma once
 
-#include "../core/race.h"
+#include "race_field.cuh"
 #include "residual_executor.cuh"
 
 namespace specdec {
-
-// ---- what a lane takes of a row -------------------------------------------------------------------------------------
-
-// log2 on the special function unit. A subnormal x counts as 0.
-SPECDEC_DEVICE float fast_log2(float x) {
-#if defined(__CUDA_ARCH__)
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return log2f(x);
-#endif
-}
-
-constexpr float kBelowSum = 3 * kLog2E;  // how far a bar lies below the sum's log2
-constexpr float kNoBar = -FLT_MAX;       // every kept entry reaches it
-
-// The ids of one row in a race. A lane takes those of GroupsOf; in a row by id, these are places (Listed), and the
-// entries of one id add up at its first place. Bars are log2 of a weight.
-class Field {
- public:
-  SPECDEC_DEVICE Field(const Dist& d, const Noise& noise)
-      : d_(d),
-        noise_(noise),
-        half_max_(0.5f * d.stats.max),
-        rate_(2 * (d.stats.scale * kLog2E)),
-        probs_(d.kind == Kind::kProbs) {}
-
-  SPECDEC_DEVICE int64_t chunks() const { return chunk_count(is_listed() ? d_.row.listed()->n : d_.row.V); }
-  // The chunk that holds an id
-  SPECDEC_DEVICE int chunk_of(int64_t id) const {
-    return int((is_listed() ? first_place(*d_.row.listed(), int(id)) : id) / kChunk);
-  }
-  // The bit of an id among this lane's entries of chunk c, or 0
-  SPECDEC_DEVICE uint32_t bit_of(int c, int64_t id) const {
-    uint32_t bit = 0;
-#pragma unroll 1
-    for (int r = 0; r < kGroups * kGroup; ++r) bit |= uint32_t(id_at(id_of(c, 0, r)) == id) << r;
-    return bit;
-  }
-  // The bar of the whole row. Stats may overflow `rate_`: then all entries are tried.
-  SPECDEC_DEVICE float bar() const {
-    return !(rate_ <= FLT_MAX) ? kNoBar : (probs_ ? 0 : d_.stats.log_norm * kLog2E) - kBelowSum;
-  }
-  // The bar of a chunk, without the entries r of this lane of which bit r of `gone` is set. The whole warp calls it.
-  SPECDEC_DEVICE float bar_of(int c, uint32_t gone) const {
-    float most = -HUGE_VALF, sum = 0;
-    for_groups(c, gone, [&](const float (&x)[kGroup]) {
-#pragma unroll
-      for (int e = 0; e < kGroup; ++e) most = fmaxf(most, x[e]);
-    });
-    most = warp_max(most);
-    if (most == -HUGE_VALF || !(rate_ <= FLT_MAX)) return kNoBar;
-    for_groups(c, gone, [&](const float (&x)[kGroup]) {
-#pragma unroll
-      for (int e = 0; e < kGroup; ++e) sum += fast_exp2(x[e] - most);
-    });
-    return most + fast_log2(warp_sum(sum)) - kBelowSum;
-  }
-  SPECDEC_DEVICE static bool reaches(const Racer& racer, float bar) {
-    return bar == kNoBar || !(racer.key < double(bar) * 0.6931471805599453);
-  }
-
-  // The best of this lane's entries in a chunk meets `best`, if its key reaches the bar. Others may meet it, too.
-  SPECDEC_DEVICE void race(int64_t c, float bar, uint32_t gone, Racer& best) const {
-    const float shift = bar == kNoBar ? bar : bar - (0.01f + 2e-6f * fabsf(bar));  // more than float32's errors
-#pragma unroll 1
-    for (int j = 0; j < kGroups; ++j) {
-      float x[kGroup];
-      exponents(c, j, x);
-      bool any = false;
-#pragma unroll
-      for (int e = 0; e < kGroup; ++e) x[e] = fast_exp2(x[e] - shift), any |= !(x[e] < kLeast);
-      if (!any) continue;
-      uint32_t may = 0;
-      each_noise(c, j,
-                 [&](int e, uint32_t high) { may |= uint32_t(!(fmaxf(least_distance(high), kLeast) > x[e])) << e; });
-      may &= ~(gone >> kGroup * j);
-#pragma unroll 1
-      for (; may; may &= may - 1) best.meet(racer(id_of(c, j, 0) + __ffs(int(may)) - 1));
-    }
-  }
-
- private:
-  static constexpr float kLeast = 0x1p-53f;  // the least 1 - u
-
-  SPECDEC_DEVICE bool is_listed() const { return d_.row.is_listed(); }
-
-  // The id at a place
-  SPECDEC_DEVICE int64_t id_at(int64_t at) const {
-    if (!is_listed()) return at;
-    return at < d_.row.listed()->n ? d_.row.listed()->places[at].id : -1;
-  }
-
-  // log2 of an entry's weight: -inf if it is not kept, and NaN for a probability that makes the row invalid
-  SPECDEC_DEVICE float exponent(float z) const {
-    if (probs_) {
-      const float p = clean_prob(z);
-      return fast_log2(p > 0 ? fmaxf(p, FLT_MIN) : p);
-    }
-    return z >= d_.stats.cutoff ? fmaxf((0.5f * z - half_max_) * rate_, -FLT_MAX) : -HUGE_VALF;
-  }
-  // The entries of group j
-  SPECDEC_DEVICE void exponents(int64_t c, int j, float (&x)[kGroup]) const {
-    if constexpr (kReadsIds) {
-      if (is_listed()) return exponents_of_ids(int(id_of(c, j, 0)), x);
-    }
-    load_groups<1>(d_.row, c, j, pad_of(d_), x);
-#pragma unroll
-    for (int e = 0; e < kGroup; ++e) x[e] = exponent(x[e]);
-  }
-  SPECDEC_DEVICE void exponents_of_ids(int first, float (&x)[kGroup]) const {
-    const Listed& row = *d_.row.listed();
-#pragma unroll
-    for (int e = 0; e < kGroup; ++e) {
-      x[e] = -HUGE_VALF;
-      if (!starts(row, first + e)) continue;
-      const int32_t id = row.places[first + e].id;
-      float most = -HUGE_VALF;
-      int n = 0;  // log2 of their sum is at most that of n times the largest
-#pragma unroll 1
-      for (int i = first + e; i < row.n && row.places[i].id == id; ++i, ++n)
-        most = fmaxf(most, exponent(row.entry(row.places[i].at)));
-      x[e] = n == 1 ? most : most + fast_log2(float(n));
-    }
-  }
-  SPECDEC_DEVICE static bool starts(const Listed& row, int i) {
-    return i < row.n && (i == 0 || row.places[i - 1].id != row.places[i].id);
-  }
-  template <class F>
-  SPECDEC_DEVICE void for_groups(int c, uint32_t gone, const F& f) const {
-#pragma unroll 1
-    for (int j = 0; j < kGroups; ++j) {
-      float x[kGroup];
-      exponents(c, j, x);
-#pragma unroll
-      for (int e = 0; e < kGroup; ++e) x[e] = gone >> (kGroup * j + e) & 1 ? -HUGE_VALF : x[e];
-      f(x);
-    }
-  }
-
-  // A lower bound of 1 - u, from the leading word of u
-  SPECDEC_DEVICE static float least_distance(uint32_t high) { return __uint_as_float(0x3f800000u | ~high >> 9) - 1.0f; }
-  SPECDEC_DEVICE Words words(uint32_t block) const {
-    const uint64_t seed = uint64_t(noise_.seed), at = uint64_t(noise_.position);
-    return philox4x32({{block, uint32_t(at), uint32_t(at >> 32), kDomainNoise}}, uint32_t(seed), uint32_t(seed >> 32));
-  }
-  // Calls f(e, the leading word of the uniform) for the entries e of group j. Two neighbours share a block.
-  template <class F>
-  SPECDEC_DEVICE void each_noise(int64_t c, int j, const F& f) const {
-    const uint32_t first = uint32_t(id_of(c, j, 0));
-    if constexpr (kReadsIds) {
-      if (is_listed()) {
-        const Listed& row = *d_.row.listed();
-#pragma unroll
-        for (int e = 0; e < kGroup; ++e) {
-          const uint32_t id = first + e < uint32_t(row.n) ? uint32_t(row.places[first + e].id) : 0;
-          const Words w = words(id / 2);
-          f(e, id % 2 ? w.w[2] : w.w[0]);
-        }
-        return;
-      }
-    }
-#pragma unroll
-    for (int e = 0; e < kGroup; e += 2) {
-      const Words w = words(first / 2 + e / 2);
-      f(e, w.w[0]), f(e + 1, w.w[2]);
-    }
-  }
-
-  // The racer at a place, with its key in float64
-  SPECDEC_DEVICE Racer racer(int64_t at) const {
-    int64_t id = at;
-    double weight = -HUGE_VAL;
-    if constexpr (kReadsIds) {
-      if (is_listed()) {
-        const Listed& row = *d_.row.listed();
-        id = row.places[at].id;
-#pragma unroll 1
-        for (int i = int(at); i < row.n && row.places[i].id == id; ++i)
-          weight = sum_of_weights(weight, race_weight(d_, row.entry(row.places[i].at)));
-        return weight == -HUGE_VAL ? Racer{} : Racer{weight + noise_(id), id};
-      }
-    }
-    if (at < d_.row.V) weight = race_weight(d_, d_.row.entry(at));
-    return weight == -HUGE_VAL ? Racer{} : Racer{weight + noise_(id), id};
-  }
-
-  const Dist& d_;
-  const Noise noise_;
-  const float half_max_, rate_;
-  const bool probs_;
-};
-
-// ---- the cluster ----------------------------------------------------------------------------------------------------
 
 SPECDEC_DEVICE Racer warp_best(Racer x) {
 #pragma unroll
@@ -284,7 +86,10 @@ class RaceExecutor {
     float bar = field.bar();
     while (true) {
       Racer best;
-      for_own_chunks(field, [&](int c) { field.race(c, bar, 0, best); });
+      const int first = cluster_rank() * turns(field.chunks(), cluster_size()) * kWarps,
+                behind = first + turns(field.chunks(), cluster_size()) * kWarps;
+      const int end = behind < int(field.chunks()) ? behind : int(field.chunks());
+      field.race(first + int(threadIdx.x) / kLanes, end, bar, 0, best);
       best = cluster_best(best);
       if (Field::reaches(best, bar)) return best.key == best.key ? best.id : -1;
       bar = kNoBar;

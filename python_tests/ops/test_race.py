@@ -135,7 +135,7 @@ def test_chains_agree_with_the_reference(racer, form):
         want = flat.call(reference.verify_chain, **args | change)
         same = checks.assert_same_tokens(out, want, name)
         assert torch.allclose(out.logprobs[same].double(), want.logprobs[same], rtol=1e-5, atol=2e-5, equal_nan=True)
-    if form["V"] > 1:
+    if form["V"] > 1 and B >= 40:
         assert 0.05 < (want.num_accepted > 0).double().mean() < 0.99, "not a test of both answers"
 
 

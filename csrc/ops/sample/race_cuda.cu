@@ -54,7 +54,7 @@ class ChunkRacer : public RaceExecutor {
     float bar = field.bar_of(c, won);
     while (true) {
       Racer best;
-      field.race(c, bar, won, best);
+      field.race(c, c + 1, bar, won, best);
       best = warp_best(best);
       if (Field::reaches(best, bar)) {
         __syncwarp();
@@ -70,7 +70,8 @@ class ChunkRacer : public RaceExecutor {
   int64_t last_ = -1;
 };
 
-__global__ void __launch_bounds__(kThreads, 2) race_rows(const Races s) {
+// Reads by id need more than 128 registers.
+__global__ void __launch_bounds__(kThreads, kReadsIds ? 1 : 2) race_rows(const Races s) {
   const int64_t n = cluster_index();
   if (!s.a.present.has(n)) {
     if (cluster_rank() == 0) put_absent(s.a, n, threadIdx.x, kThreads);

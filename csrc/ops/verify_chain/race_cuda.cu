@@ -13,7 +13,14 @@ struct Races {
   RaceTables tables;
 };
 
-__global__ void __launch_bounds__(kThreads, 2) race_chains(const Races s) {
+// Blocks that must fit an SM. On sm_100 and newer the walk needs more than 128 registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int kResident = 1;
+#else
+constexpr int kResident = 2;
+#endif
+
+__global__ void __launch_bounds__(kThreads, kResident) race_chains(const Races s) {
   const int64_t b = cluster_index();
   if (!s.a.present.has(b)) {
     if (cluster_rank() == 0) put_absent(s.a, b, threadIdx.x, kThreads);
