@@ -73,7 +73,7 @@ def waits_below(drafter, draws, trees):
     return len(trees) if isinstance(drafter, TreeDrafter) and drafter.lookup else 0
 
 
-def decoded(kind, make, device, todo, seen=None, verify="token"):
+def decoded(kind, make, device, todo, seen=None, verify=None):
     """Return the output with three requests at a time, and count every step's synchronisations."""
     own = tiny.llama(0), tiny.nearby(tiny.llama(0)), tiny.nearby(tiny.llama(0), 0.05)
     target, *drafts = (make(model.to(device)) for model in own)
@@ -167,12 +167,13 @@ def test_rules(kind, rule, alpha):
         ]
 
 
-def test_block_verification_and_parameters_of_requests():
+@pytest.mark.parametrize("verify", ["block", "race"])
+def test_other_verification_and_parameters_of_requests(verify):
     options = [dict(temperature=0.7, top_k=5), dict(temperature=0.0), dict(temperature=1.3, top_p=0.8, min_p=0.05)]
     todo = [Request(r.prompt, 12, seed=9, **o) for r, o in zip(tiny.requests(), options)]
-    cpu = decoded("model", InDoubles, "cpu", todo, verify="block")
+    cpu = decoded("model", InDoubles, "cpu", todo, verify=verify)
     with devices.watch() as seen:
-        output = decoded("model", InDoubles, "cuda", todo, seen, verify="block")
+        output = decoded("model", InDoubles, "cuda", todo, seen, verify=verify)
     assert [r.tokens for r in output.results] == [r.tokens for r in cpu.results]
 
 

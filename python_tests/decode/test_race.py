@@ -3,6 +3,7 @@
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from support.grammar import Grammar
 from support.table_model import TableModel, near, random_rows
 
 import specdec_kernels as sk
+from demo import race
 from specdec_kernels import testing
 from specdec_kernels.decode import (
     HierarchicalDrafter,
@@ -187,16 +189,21 @@ def test_a_draft_vocabulary_in_another_order():
 
 def test_draws_that_share_no_noise_are_accepted_less():
     """Drafts by other random numbers keep the text, and are accepted by chance: sum p q in place of sum min."""
-
-    class Apart(ModelDrafter):
-        def propose(self, batch):
-            apart = Batch(batch, batch.device, batch.first)
-            apart.readback = batch.readback
-            return super().propose(apart)
-
     todo = requests()
-    (found, apart), (_, shared) = texts(todo, Apart(close(), 3)), texts(todo, ModelDrafter(close(), 3))
+    (found, apart), (_, shared) = texts(todo, race.Apart(close(), 3)), texts(todo, ModelDrafter(close(), 3))
     assert found == [expected(r) for r in todo] and apart.alpha < shared.alpha - 0.15
+
+
+def test_the_measurement_finds_where_texts_differ():
+    """demo.race: the first token that differs, with the two best keys of the race there."""
+    request = requests()[0]
+    text = expected(request)
+    row = ROW((*request.prompt, *text[:5])).double().numpy()
+    keys = np.sort(keys_of(None, row, request.seed, len(request.prompt) + 5))
+    pair = SimpleNamespace(target=target())
+    assert race.apart(pair, request, text, text) is None
+    found = race.apart(pair, request, [*text[:5], (text[5] + 1) % V, *text[6:]], text)
+    assert found == f"from token 5 on: keys {keys[-1]:.7f} and {keys[-2]:.7f}, {keys[-1] - keys[-2]:.1e} apart"
 
 
 @pytest.mark.slow
