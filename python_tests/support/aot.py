@@ -101,6 +101,8 @@ def reads_rows(kernel, args) -> bool:
     """Return whether a kernel reads whole chunks of rows. The second launch of row_stats does so only to filter."""
     if kernel.__name__ == "stats_kernel":
         return args[0].scratch.few is not None
+    if kernel.__name__ == "race_kernel":  # rows with ids are read by id
+        return args[0].ids.numbers is None
     return kernel.__name__ not in (
         "accept_kernel",
         "absent_kernel",
@@ -112,6 +114,7 @@ def reads_rows(kernel, args) -> bool:
         "climb_kernel",
         "put_units_kernel",
         "put_logprobs_kernel",
+        "end_race_kernel",
         "bound_chunks_kernel",
         "put_best_kernel",
         "list_ids_kernel",
@@ -159,6 +162,9 @@ def calls_of_rows(rows):
     yield "k 4", lambda: drawn(k=4)
     yield "without replacement", lambda: drawn(k=4, replacement=False, slot=WHOLE)
     yield "padded", lambda: drawn(n=ONE)
+    for what, n, by in (("race", None, WHOLE), ("race by noise keys, padded", ONE, None)):
+        yield what, lambda n=n, by=by: ops.sample(
+            rows, *NO_SAMPLING, None, 4, True, WHOLE, by, None, 0, None, n, True)  # fmt: skip
     ids = meta(B, 2, of=torch.int64)
     yield "", lambda: ops.top_logprobs(rows, meta(B, 4), 20, None, None)
     yield "tokens, padded", lambda: ops.top_logprobs(rows, meta(B, 4), 20, ids, ONE)
@@ -190,18 +196,22 @@ def calls_of_views(rows):
         "penalties",
         lambda: viewed.sample(rows, *NO_SAMPLING, None, 1, True, WHOLE, WHOLE, None, 0, None, None, False, *view),
     )
+    yield (
+        "penalties, race",
+        lambda: viewed.sample(rows, *NO_SAMPLING, None, 4, True, WHOLE, WHOLE, None, 0, None, None, True, *view),
+    )
     yield "penalties", lambda: viewed.top_logprobs(rows, meta(B, 4), 20, meta(B, 2, of=torch.int64), None, *view)
     yield "penalties", lambda: viewed.row_topw(rows, None, meta(B), 8, None, *view)
     yield "penalties", lambda: viewed.support(rows, meta(B, 4), None, 64, None, *view)
     amounts = (*amounts, *no_bias, *no_mask)
     V, chains = rows.size(1), (meta(B, G + 1, rows.size(1), of=rows.dtype),)
     side = (*NO_SAMPLING, None, 0, None)
-    for method, rule in ((0, None), (1, WHOLE)):
-        yield "penalties, block" if method else "penalties", lambda m=method, r=rule: viewed.verify_chain(
+    for what, method, rule in (("penalties", 0, None), ("penalties, block", 1, WHOLE), ("penalties, race", 2, None)):
+        yield what, lambda m=method, r=rule: viewed.verify_chain(
             *chains, *side, drafted, *chains, *side, None, G, None, m, r, None if r is None else PAIRS, None, WHOLE,
             WHOLE, None, None, *amounts, *amounts)  # fmt: skip
     tree, nodes = meta(B, N, of=torch.int32), meta(B, N, V, of=rows.dtype)
-    for name, method in (("kseq", 0), ("recursive", 1), ("without replacement", 2), ("traversal", 5)):
+    for name, method in (("kseq", 0), ("recursive", 1), ("without replacement", 2), ("traversal", 5), ("race", 6)):
         yield f"penalties, {name}", lambda m=method: viewed.verify_tree(
             tree, tree, None, None, None, nodes, *side, nodes, *side, m, G, None, None, None, WHOLE, WHOLE, None, None,
             *amounts, *amounts)  # fmt: skip
@@ -240,9 +250,9 @@ def calls_of_chains(dtype: torch.dtype, V: int):
         sides = (p, *params, None, probs, at[0]), (q, *q_params, q_stats, probs, at[1])
         ops.verify_chain(*sides[0], d, *sides[1], cu, G, None, *rules, rule_numbers, *seeds, u, n)
 
-    def ragged():
+    def ragged(rules=(0, None, None)):
         rows, drafts, cu_draft = (B * (G + 1), V), (B * G, V), meta(B + 1, of=torch.int32)
-        chain(meta(*drafts, of=dtype), meta(*rows, of=dtype), meta(B * G, of=torch.int64), cu_draft)
+        chain(meta(*drafts, of=dtype), meta(*rows, of=dtype), meta(B * G, of=torch.int64), cu_draft, rules=rules)
 
     u = meta(B, G + 1, of=torch.float64)
     yield "", lambda: chain(draft)
@@ -261,6 +271,11 @@ def calls_of_chains(dtype: torch.dtype, V: int):
     yield "rows by slot, block", lambda: chain(slots, at=at, rules=(1, WHOLE, PAIRS))
     yield "padded", lambda: chain(draft, n=ONE)
     yield "block, padded", lambda: chain(target, rules=(1, WHOLE, PAIRS), n=ONE)
+    race = (2, None, None)
+    yield "race", lambda: chain(rules=race)
+    yield "race, probabilities, padded", lambda: chain(probs=1, rules=race, n=ONE)
+    yield "race, rows by slot", lambda: chain(p=slots, at=(at[0], None), rules=race)
+    yield "race, ragged", lambda: ragged(race)
 
 
 def calls_of_ids(dtype: torch.dtype, V: int):
@@ -279,6 +294,10 @@ def calls_of_ids(dtype: torch.dtype, V: int):
                 rows, *NO_SAMPLING, None, 4, replaces, WHOLE, WHOLE, None, 0, None, None, False, *no_views, None, of
             ),
         )
+    for what, rows, of in (("sparse, race", z, ids), ("mapped, race", mapped, packed)):
+        yield what, lambda rows=rows, of=of: viewed.sample(
+            rows, *NO_SAMPLING, None, 4, True, WHOLE, WHOLE, None, 0, None, None, True, *no_views, None,
+            of)  # fmt: skip
     for what, stats, rows, of in (("sparse", meta(B, 4), z, ids), ("mapped, probabilities", None, mapped, packed)):
         yield what, lambda stats=stats, rows=rows, of=of: ops.row_gap(p, stats, rows, stats, of)
         yield what, lambda stats=stats, rows=rows, of=of: ops.kseq_rho(p, stats, rows, stats, WHOLE, of)
@@ -333,4 +352,6 @@ def calls_of_trees(dtype: torch.dtype, V: int):
     yield "target only, filters", lambda: tree(3, q=None, params=(*FILTERS, None))
     yield "greedy", lambda: tree(4, q=None)
     yield "traversal", lambda: tree(5)
+    yield "race", lambda: tree(6, q=None)
+    yield "race, stats", lambda: tree(6, q=None, stats=meta(B, N, 4))
     yield "traversal, padded", lambda: tree(5, n=ONE)

@@ -14,14 +14,15 @@ import triton.language as tl
 
 from .memory import get_value, lying_entry, offset_of
 from .penalties import anywhere, first_place
-from .row import CHUNK, IDS_END, clean_prob, lane_of, log_prob, probs, widest
+from .row import CHUNK, FLT_MAX, FLT_MIN, IDS_END, clean_prob, lane_of, log_prob, probs, scaled, widest
 
 # What add_up() returns for each id: a float32 logit (of rows of probabilities: a probability), a float32 weight, a
-# float64 probability, or its logarithm (of logits only)
+# float64 probability; of logits only, its logarithm, or a float32 bound of that
 ENTRY = tl.constexpr(0)
 WEIGHT = tl.constexpr(1)
 PROB = tl.constexpr(2)
 LOG_PROB = tl.constexpr(3)
+BOUND = tl.constexpr(4)
 
 
 class Places(NamedTuple):
@@ -95,9 +96,30 @@ def _log_sum(x, y):
 
 
 @triton.jit
+def weight_bound(side, stats, z):
+    """Return numbers above the log-weights of a chunk in a race (race.py), in float32, with room for rounding: -inf for
+    entries that are not kept, +inf for those that make the row invalid."""
+    if side.PROBS:
+        p = clean_prob(z)
+        x = tl.where(p == p, tl.log(tl.maximum(p, FLT_MIN)), float("nan"))
+        kept = (p > 0) | (p != p)
+    else:
+        x = scaled(z, stats.max[:, None], stats.scale[:, None])
+        kept = z >= stats.cutoff[:, None]
+    x = tl.maximum(x + tl.abs(x) * 1e-6 + 1e-4, tl.where(x == x, -FLT_MAX, float("inf")))
+    return tl.where(kept, x, -float("inf"))
+
+
+@triton.jit
+def _log_sum_bound(x, y):
+    """Return a number above ln(exp(x) + exp(y)); x or y if the other is -inf."""
+    both = tl.maximum(x, y) + 0.7  # more than ln 2
+    return tl.where(x == -float("inf"), y, tl.where(y == -float("inf"), x, both))
+
+
+@triton.jit
 def add_up(side, stats, places, WHAT: tl.constexpr):
-    """Return what the entries of each id add up to. stats: those of the rows; of a chunk [ROWS], but for LOG_PROB
-    [ROWS, 1].
+    """Return what the entries of each id add up to. stats: those of the rows; of a chunk [ROWS].
 
     Lists from a device may be wrong. A run of places ends where the id changes, and entries outside the row count as
     none."""
@@ -107,7 +129,7 @@ def add_up(side, stats, places, WHAT: tl.constexpr):
     elif WHAT == LOG_PROB:
         total = tl.full(places.mask.shape, -float("inf"), tl.float64)
     else:
-        total = tl.full(places.mask.shape, -float("inf") if WHAT == ENTRY and not side.PROBS else 0.0, tl.float32)
+        total = tl.full(places.mask.shape, -float("inf") if WHAT != WEIGHT and not side.PROBS else 0.0, tl.float32)
     id, entry = _place(side, at, j, places.mask)
     here = places.mask & (id == v)
     while anywhere(here):
@@ -121,6 +143,8 @@ def add_up(side, stats, places, WHAT: tl.constexpr):
             total += tl.where(inside, probs(z, stats), 0.0)
         elif WHAT == LOG_PROB:
             total = tl.where(inside, _log_sum(total, log_prob(z, stats)), total)
+        elif WHAT == BOUND:
+            total = tl.where(inside, _log_sum_bound(total, weight_bound(side, stats, z)), total)
         else:
             total += tl.where(inside, tl.exp(log_prob(z, stats)), 0.0)
         j += 1
@@ -132,7 +156,7 @@ def add_up(side, stats, places, WHAT: tl.constexpr):
 @triton.jit
 def merged_chunk(side, b, row, stats, c, alive, WHAT: tl.constexpr, S):
     """Return chunks c of the places, which are sorted by id, with their ids. The first place of an id holds what its
-    entries add up to (ENTRY or LOG_PROB), its others -inf (of rows of probabilities: 0)."""
+    entries add up to (ENTRY or BOUND), its others -inf (of rows of probabilities: 0)."""
     at = _numbers(side, b, row)[:, None]
     j = (c * CHUNK)[:, None] + tl.arange(0, S.WIDTH)[None, :]
     mask = (alive & (row >= 0))[:, None] & (j < side.V)

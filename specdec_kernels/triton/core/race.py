@@ -14,12 +14,10 @@ import triton.language as tl
 
 from . import launch
 from .draw import DOMAIN_NOISE, Random, first_chunk_with, first_lane_with, philox, uniform
-from .ids import LOG_PROB, merged_chunk, token_at
+from .ids import BOUND, LOG_PROB, add_up, merged_chunk, places_of, token_at, weight_bound
 from .memory import get_value, load_value, put_value, some, start
 from .row import (
     CHUNK,
-    FLT_MAX,
-    FLT_MIN,
     Rows,
     RowStats,
     by_row,
@@ -31,7 +29,6 @@ from .row import (
     finite_max,
     load_chunk,
     log_prob,
-    scaled,
 )
 from .rows import each_dist, given_dist, is_valid, prob
 from .views import locate
@@ -79,29 +76,14 @@ def gumbel_bound(high):
 
 
 @triton.jit
-def weight_bound(side, stats, z):
-    """Return the log-weights of a chunk in float32, plus their error and that of gumbel_bound(): -inf for entries that
-    are not kept, +inf for those that make the row invalid."""
-    if side.PROBS:
-        p = clean_prob(z)
-        x = tl.where(p == p, tl.log(tl.maximum(p, FLT_MIN)), float("nan"))
-        kept = (p > 0) | (p != p)
-    else:
-        x = scaled(z, stats.max[:, None], stats.scale[:, None])
-        kept = z >= stats.cutoff[:, None]
-    x = tl.maximum(x + tl.abs(x) * 1e-6 + 1e-4, tl.where(x == x, -FLT_MAX, float("inf")))
-    return tl.where(kept, x, -float("inf"))
-
-
-@triton.jit
-def log_weight(side, stats, x):
-    """Return log-weights in float64. x: a logit or probability; of a row with ids, the log-weight itself."""
+def log_weight(side, b, row, stats, id, z, mask):
+    """Return the log-weights of ids in float64. z: their entries, where a row has no ids."""
     if side.ids.numbers is not None:
-        return x
+        return add_up(side, stats, places_of(side, b, row, id, mask), LOG_PROB)
     elif side.PROBS:
-        return tl.log(clean_prob(x).to(tl.float64))
+        return tl.log(clean_prob(z).to(tl.float64))
     else:
-        return log_prob(x, stats)
+        return log_prob(z, stats)
 
 
 @triton.jit
@@ -109,23 +91,17 @@ def race_chunk(side, b, p, noise, c, alive, key, id, taken, num_taken, S):
     """Return the better of the racer (key, id) and the winner of chunks c, without the tokens `taken`; ties: the lower
     id. Of a row with ids, chunks are of its sorted places, and the weights of an id add up."""
     lane = tl.arange(0, S.WIDTH)[None, :]
-    zero = tl.zeros_like(p.stats.log_norm)
-    stats = RowStats(p.stats.scale, p.stats.cutoff, zero, p.stats.max)
+    stats = RowStats(p.stats.scale, p.stats.cutoff, tl.zeros_like(p.stats.log_norm), p.stats.max)
     if side.ids.numbers is None:
         ids = (c * CHUNK)[:, None] + lane
-        x = load_chunk(side, b, p.row, c, alive, -float("inf"), S)
-        bound = weight_bound(side, stats, x)
+        z = load_chunk(side, b, p.row, c, alive, -float("inf"), S)
         block = (c * (CHUNK // 2))[:, None].to(tl.int64) + tl.arange(0, S.WIDTH // 2)[None, :]
         even, _, odd, _ = philox(noise.seed[:, None], noise.position[:, None], DOMAIN_NOISE, block)
-        bound += tl.interleave(gumbel_bound(even), gumbel_bound(odd))
+        bound = weight_bound(side, stats, z) + tl.interleave(gumbel_bound(even), gumbel_bound(odd))
     else:
-        columns = RowStats(stats.scale[:, None], stats.cutoff[:, None], zero[:, None], stats.max[:, None])
-        ids, x = merged_chunk(side, b, p.row, columns, c, alive, LOG_PROB, S)
-        kept = x > -float("inf")
-        least = tl.maximum(tl.where(kept, x, 0.0), -FLT_MAX).to(tl.float32)
+        ids, z = merged_chunk(side, b, p.row, stats, c, alive, BOUND, S)
         even, _, odd, _ = philox(noise.seed[:, None], noise.position[:, None], DOMAIN_NOISE, ids.to(tl.int64) >> 1)
-        bound = tl.where(kept, least + tl.abs(least) * 1e-6 + 1e-4, -float("inf"))
-        bound += gumbel_bound(tl.where((ids & 1) == 1, odd, even))
+        bound = z + gumbel_bound(tl.where((ids & 1) == 1, odd, even))
     if taken is not None:
         for j in range(0, num_taken):
             gone = tl.load(taken + j, mask=alive, other=-1)
@@ -135,8 +111,8 @@ def race_chunk(side, b, p, noise, c, alive, key, id, taken, num_taken, S):
     while some(racing):
         mine = lane == tl.min(tl.where(bound == most[:, None], lane, S.WIDTH), 1)[:, None]
         own_id = tl.sum(tl.where(mine, ids, 0), 1).to(tl.int32)
-        own = tl.sum(tl.where(mine, x, 0.0), 1)
-        own_key = log_weight(side, stats, own) + gumbel(noise, own_id.to(tl.int64))
+        own = tl.sum(tl.where(mine, z, 0.0), 1)
+        own_key = log_weight(side, b, p.row, stats, own_id, own, racing) + gumbel(noise, own_id.to(tl.int64))
         wins = racing & ((own_key > key) | ((own_key == key) & (own_id < id)) | (own_key != own_key))
         key = tl.where(wins, own_key, key)
         id = tl.where(wins, own_id, id)
@@ -296,5 +272,6 @@ def run_race(side: Rows, layout: launch.Layout, random: Random, tokens, logprobs
     per_program = table.per_program(slots)
     grid = launch.blocks(slots, table.rows), launch.blocks(table.chunk_count, per_program)
     args = (side, *layout.arguments(), random, racers)
-    launch.run(race_kernel, grid, table.row_threads, *args, per_program, S=table.sizes())
-    launch.run(rank_kernel, grid[:1], table.row_threads, *args, tokens, logprobs, lost, k, S=table.sizes())
+    threads = table.row_threads if side.ids is launch.NO_IDS else 256  # a search takes registers
+    launch.run(race_kernel, grid, threads, *args, per_program, S=table.sizes())
+    launch.run(rank_kernel, grid[:1], threads, *args, tokens, logprobs, lost, k, S=table.sizes())
