@@ -70,7 +70,7 @@ def scale(n, backend, least=14):
 
 
 def serves(backend, op, arguments):
-    """Return whether a backend supports a call: Triton has no rules on trees, and only the CPU has the race."""
+    """Return whether a backend supports a call: Triton has no rules on trees, nor the race."""
     if races(arguments):
         return not backend.startswith("triton")
     rule = arguments.get("rule")
