@@ -3,16 +3,17 @@
 its blocks or its room in shared memory, and each row of a K-SEQ pair is read once."""
 
 import contextlib
+import functools
 import itertools
 import os
 import re
 
 import pytest
 import torch
-from support import backends, flat, races, rule_cases, tiers, tree_cases
+from support import backends, cases, flat, races, rule_cases, tiers, tree_cases
 
 from specdec_kernels import example_calls
-from specdec_kernels.registry import BY_LAW
+from specdec_kernels.registry import BY_LAW, TREE_METHODS
 
 pytestmark = [
     pytest.mark.slow,
@@ -25,6 +26,7 @@ TURNS = 4 if tiers.TIER == "all" else 1  # of the rules
 LAWS = "trees_by_rule, laws of nodes"
 KERNELS = {  # clusters of a launch
     **{"search": 3, "measure": 3, "walk_trees": 2, "verify_requests": 2, "trees_by_rule": 2},
+    **{"race_chains": 2, "race_trees": 2, "race_rows": 2},
     LAWS: 2 * 7,
 }
 
@@ -59,12 +61,12 @@ def pairs():
 
 def trees():
     """Yield arguments of verify_tree: every method, with filters, and every rule among the methods that take it."""
-    for i, method in enumerate(races.OTHER_TREES):
+    for i, method in enumerate(TREE_METHODS):
         drafted = {"K": 3, "L": 2} if method == "kseq" else {"N": 7}
         how = {"method": method, "B": 2, "V": WIDE, "kinds": ["near", "dirichlet"], "dirty": False, **drafted}
-        yield tree_cases.tree(i, filtered=True, **how)
+        yield races.raced(tree_cases.tree(i, filtered=True, **how))
         if tiers.TIER == "all":
-            yield tree_cases.tree(i, probs=True, **how)
+            yield races.raced(tree_cases.tree(i, probs=True, **how))
         if method in BY_LAW:
             for turn in range(TURNS):
                 yield tree_cases.tree(i, **how) | rule_cases.rules(2, "block", None, 5 * turn + 3 * i)
@@ -78,6 +80,16 @@ def chains():
             yield rule_cases.chain(turn, 2, 3, WIDE, **how)
 
 
+def chain_and_rows_that_race():
+    """Yield (op, arguments): a chain, and rows of which the first, or the first five, are wanted."""
+    call = cases.chain(5, 2, 3, WIDE, filtered=True)
+    yield "verify_chain", races.raced(call | {"method": "race"})
+    rows = {"logits": call["target_logits"][:, 0], "race": True}
+    for k in (1, 5):
+        yield "sample", rows | races.seeds(2, k) | {"k": k}
+
+
+@functools.cache  # some example calls are made by races
 def exact_chains():
     """Return chains of few positions: one launch for all rows and one for the rest. With SPECDEC_CUDA_PATH=streaming
     they run position by position, as large batches do."""
@@ -86,7 +98,7 @@ def exact_chains():
 
 
 def bits(outputs):
-    return [x.contiguous().view(torch.uint8).tolist() for x in outputs]
+    return [x.contiguous().view(torch.uint8).tolist() for x in outputs if isinstance(x, torch.Tensor)]
 
 
 def answered(walks=True):
@@ -100,6 +112,7 @@ def answered(walks=True):
         return found
     found += [bits(flat.call(sk.verify_chain, **call.arguments)) for call in exact_chains()]
     found += [bits(flat.call(sk.verify_tree, **args)) for args in trees()]
+    found += [bits(flat.call(getattr(sk, op), **args)) for op, args in chain_and_rows_that_race()]
     return found + [bits(flat.call(sk.verify_chain, **args)) for args in chains()]
 
 
@@ -122,6 +135,7 @@ def ways():
     from tools.cuda_on_cpu.control import order
 
     module, found = load("fast"), {}
+    exact_chains()
     ways = {
         "as it comes": {},
         "more SMs": {"multiprocessors": 64},
@@ -153,7 +167,7 @@ def test_same_bits_by_every_way():
     assert shapes["more SMs"] == eight | {LAWS: {4}} and shapes["forced"] == two
     assert shapes["no room"] == {"search": {8}, "measure": {8}}
     answers = [answers for _, answers in found.values()]
-    assert len(answers[0]) == 6 * 2 + len(exact_chains()) + 6 * (1 + (tiers.TIER == "all")) + (4 + 2) * TURNS
+    assert len(answers[0]) == 6 * 2 + len(exact_chains()) + 7 * (1 + (tiers.TIER == "all")) + 3 + (4 + 2) * TURNS
     assert all(other == answers[0][: len(other)] for other in answers)
 
 
