@@ -175,7 +175,7 @@ def test_two_graphs_where_rules_are_tensors():
 @pytest.mark.slow
 def test_two_graphs_where_exactness_is_required():
     call = dict(example_calls.calls("verify_chain", V=numbers.V))["seeds"]
-    assert set(CHAIN_METHODS) == {"token", "block"}
+    assert set(CHAIN_METHODS) == {"token", "block", "race"}
     name = "target.temperature"
     values = [{name: numbers.varied(name, i, TIMES)} for i in range(TIMES)]
     assert graphs("verify_chain", call | {"require_exact": True, "rule": "lossy", "alpha": 0.0}, values) <= 2

@@ -7,7 +7,7 @@ import functools
 import pytest
 import torch
 from support import answers as reference
-from support import backends, checks, flat, tiers
+from support import backends, checks, flat, races, tiers
 
 import specdec_kernels as sk
 from specdec_kernels import example_calls
@@ -176,7 +176,7 @@ def every_rule(method, each):
 
 
 @pytest.mark.slow_in_triton
-@pytest.mark.parametrize("method", CHAIN_METHODS)
+@pytest.mark.parametrize("method", races.OTHERS)
 def test_mixed_drafts_as_the_reference(backend, method):
     """Under every rule, with and without the draft's row for the bonus position, whose index may also be out of
     range."""
@@ -192,7 +192,7 @@ def test_mixed_drafts_as_the_reference(backend, method):
 
 
 @pytest.mark.slow_in_triton
-@pytest.mark.parametrize("method", CHAIN_METHODS)
+@pytest.mark.parametrize("method", races.OTHERS)
 def test_minus_one_is_no_row_at_all(backend, method):
     """-1 at every position equals, bit for bit, a call without draft_logits. The store holds NaN, or is empty."""
     B, by = every_rule(method, 1)
@@ -206,7 +206,7 @@ def test_minus_one_is_no_row_at_all(backend, method):
 
 
 @pytest.mark.parametrize("ragged", [False, True])
-@pytest.mark.parametrize("method", CHAIN_METHODS)
+@pytest.mark.parametrize("method", races.OTHERS)
 def test_numbers_of_no_row(backend, method, ragged):
     """An index out of range sets a status bit and changes no other request. At one of the draft's, the draft ends."""
     B, G, V = 30, 3, 20

@@ -8,6 +8,7 @@ from support.viewed import OPS, bare, differ, of_three
 
 import specdec_kernels as sk
 from specdec_kernels import example_calls, reference
+from specdec_kernels.arguments import plain
 from specdec_kernels.rows import Rows
 
 CALLS = 600 if tiers.TIER == "all" else 200
@@ -94,4 +95,4 @@ def test_fakes_and_graphs(name, op):
     torch.library.opcheck(getattr(torch.ops.specdec, op).views, given)
     compiled = torch.compile(getattr(sk, op), fullgraph=True, backend="aot_eager")
     assert not differ(compiled(**call), getattr(sk, op)(**call))
-    assert example_calls.op_arguments(op, getattr(sk, op), **bare(call))[-1] is None
+    assert len(example_calls.op_arguments(op, getattr(sk, op), **bare(call))) <= len(plain(op))

@@ -2,12 +2,12 @@
 """Calls with one row in memory under several sets of penalties, and the same calls on rows with penalties applied."""
 
 import torch
-from support import worker
+from support import races, worker
 from support.viewed import differ
 
 import specdec_kernels as sk
 from specdec_kernels.reference.views import written_out
-from specdec_kernels.registry import BY_LAW, CHAIN_METHODS, CHUNK
+from specdec_kernels.registry import BY_LAW, CHUNK
 from specdec_kernels.rows import Rows
 
 LEFT, RIGHT = 5, CHUNK + 5  # tokens at the same place of two chunks, which are otherwise equal
@@ -91,7 +91,7 @@ def calls():
     """Yield (name, op, the call on rows in one memory, the call on rows with penalties applied)."""
     for dtype in (torch.float32, torch.bfloat16):
         for sides in MIRRORED:
-            for op, methods in (("verify_chain", CHAIN_METHODS), ("verify_tree", BY_LAW)):
+            for op, methods in (("verify_chain", races.OTHERS), ("verify_tree", BY_LAW)):
                 for method in methods:
                     yield f"{op} {method} {sides} {dtype}", op, *mirrored_call(op, method, sides, dtype)
         yield f"relaxed {dtype}", "verify_chain", *relaxed_call(dtype)

@@ -5,6 +5,9 @@ import torch
 from support import cases, tree_cases
 
 import specdec_kernels as sk
+from specdec_kernels.registry import CHAIN_METHODS
+
+OTHERS = tuple(method for method in CHAIN_METHODS if method != "race")  # of verify_chain; they take uniforms
 
 
 def requests(call):
@@ -29,6 +32,13 @@ def raced(call):
     if "cu_draft" in call:
         return call | {"seed": bits.flatten()[0] + torch.arange(call["draft_tokens"].numel() + len(bits))}
     return call | {"seed": bits[:, : call["tree"][0].shape[-1]] if "tree" in call else bits}
+
+
+def some(call, seed):
+    """Return a call of verification, one in eight as a race."""
+    if seed % 8 != 7:
+        return call
+    return raced({name: x for name, x in call.items() if name not in ("rule", "alpha")} | {"method": "race"})
 
 
 def seeds(B, first=0):
@@ -87,6 +97,6 @@ def tree(seed, B, V, keyed=False, **how):
     params = {name: args[name].repeat_interleave(N) for name in sk.registry.SAMPLING if name in args}
     won = sk.sample(sk.Rows(own, **params), race=True, **at).tokens.view(B, N)
     won = won.gather(1, parents.long().clamp(0))
-    some = torch.rand(B, N, generator=torch.Generator().manual_seed(seed)) < 0.5
-    args["tree"] = (parents, torch.where(some & (parents >= 0), won, tokens))
+    matched = torch.rand(B, N, generator=torch.Generator().manual_seed(seed)) < 0.5
+    args["tree"] = (parents, torch.where(matched & (parents >= 0), won, tokens))
     return args

@@ -32,6 +32,15 @@ def ranked(keys):
     return order[keys[order] > -np.inf]
 
 
+def of_tests(op, method, seed, offset, uniforms):
+    """Return what the uniforms of a method's tests are made of. A race has no tests."""
+    if method != "race":
+        return seed, offset, uniforms
+    if uniforms is not None:
+        raise ValueError(f"{op}: uniforms must be None for a race, got a tensor")
+    return None, None, None
+
+
 def row_noise(seed, offset, key, after):
     """Return (seed, position) of a row that is `after` tokens behind the first one.
 

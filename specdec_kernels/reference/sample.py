@@ -78,7 +78,7 @@ def first_of_race(law, chances, noise):
     if not law.valid or not (law.p > 0).any():
         return [law.fallback] * len(chances), [math.nan] * len(chances)
     if law.greedy:
-        tokens = [law.fallback, *[-1] * len(chances)][: len(chances)]
+        tokens = [int(law.p.argmax()), *[-1] * len(chances)][: len(chances)]
     else:
         tokens = [chance.race(law, noise, place) for place, chance in enumerate(chances)]
     return tokens, [law.log(x) if x >= 0 else -math.inf for x in tokens]

@@ -16,7 +16,7 @@ from .chance import GivenUniforms
 from .entries import IDS_END, renumbered, width_of
 from .law import no_row, padded
 from .padded import first, present
-from .race import race, row_noise
+from .race import of_tests, race, row_noise
 from .rows import of_request, rows_of
 from .rules import per_request, verify_draft
 from .sides import Verified
@@ -155,8 +155,8 @@ def verify_chain(
     end = width if draft is None or draft.ids is None else IDS_END
     n = present(num_requests, batch.B)
     rules = per_request("verify_chain", n, method, *first(n, rule, alpha), batch.G)
-    of_tests = (None,) * 3 if method == "race" else (seed, offset, uniforms)
-    chances = chance_type.of_requests("verify_chain", batch.B, batch.G, *of_tests)
+    random = of_tests("verify_chain", method, seed, offset, uniforms)
+    chances = chance_type.of_requests("verify_chain", batch.B, batch.G, *random)
     bonus_row, end_row = bonus_tokens is None, False
     if draft is not None:
         positions = draft.logits if draft.row is None else draft.row

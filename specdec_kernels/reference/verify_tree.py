@@ -11,7 +11,7 @@ from .chance import GivenUniforms
 from .entries import renumbered, width_of
 from .law import Law, clean_q, padded
 from .padded import first, present
-from .race import row_noise
+from .race import of_tests, row_noise
 from .rows import SAMPLING_FIELDS, Rows, of_request, rows_of
 from .rules import per_request
 from .sides import Verified
@@ -76,8 +76,8 @@ def verify_tree(
     draft_row = None if draft is None else draft.row
     nodes = Nodes.of(tree, B, links, target.row, draft_row, TREE_METHODS[method].tests_drafts)
     max_depth = nodes.depth if max_depth is None else max_depth
-    of_tests = (None,) * 3 if method == "race" else (seed, offset, uniforms)
-    chances = chance_type.of_requests("verify_tree", B, nodes.columns, *of_tests)
+    random = of_tests("verify_tree", method, seed, offset, uniforms)
+    chances = chance_type.of_requests("verify_tree", B, nodes.columns, *random)
     if method == "greedy":
         target = target._replace(**dict.fromkeys(Rows._fields[SAMPLING_FIELDS]), stats=None)
         target = target._replace(temperature=0.0 if target.kind == "logits" else None)

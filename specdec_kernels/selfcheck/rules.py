@@ -10,7 +10,7 @@ from ..registry import CHAIN_METHODS, INF, RULES
 from ..rows import Rows
 from ..testing import check_law
 from .statistics import Agreement, Check, does_not_follow, follows
-from .trees import P, Q, draws, row_after, rows
+from .trees import P, Q, draws, row_after, rows, seeds
 
 RULE_STEPS = 250_000
 Q_ROWS = [*Q, rows(6)]  # the last is for the bonus position
@@ -65,6 +65,8 @@ def agreement(sk, device, seed):
     for method, (_, names, _) in CHAIN_METHODS.items():
         for each, G, V in ((10, 3, 40), (3, 2, 1030)):
             args = steps_by_rule(generator, names, each * len(names), G, V)
+            if method == "race":
+                args |= {"uniforms": None, **seeds(generator, len(args["draft_tokens"]))}
             ref = sk.reference.banded.verify_chain(**args, method=method)
             args = tree_map_only(torch.Tensor, lambda x: x.to(device), args)
             found.add(sk.verify_chain(**args, method=method), ref)

@@ -26,6 +26,14 @@ def rows(seed):
 P, Q = [rows(i) for i in (1, 2, 3)], [rows(i) for i in (4, 5)]
 
 
+def seeds(generator, B):
+    """Return random seeds and offsets of B requests, for races."""
+    return {
+        name: torch.randint(1 << 40, (B,), generator=generator, dtype=torch.int64, device="cpu")
+        for name in ("seed", "offset")
+    }
+
+
 def draws(sk, table, tokens, **options):
     """Draw the tokens after each of `tokens` [n, m] by sk.sample -> [n, m, k]. Seeds and offsets are [n]."""
     m = tokens.shape[1]
@@ -95,10 +103,12 @@ def agreement(sk, device, seed):
         )
         tree = sk.reference.build_tree(q[:, 0].softmax(-1).multinomial(K * L, True, generator=generator).view(B, K, L))
         columns = K * L + 1 + (not method.tests_drafts)
-        uniforms = torch.rand(B, columns, generator=generator, dtype=torch.float64, device="cpu")
-        ref = sk.reference.banded.verify_tree(tree, p, q, method=name, uniforms=uniforms)
-        here = [x.to(device) for x in (p, q, uniforms)]
-        out = sk.verify_tree(tuple(x.to(device) for x in tree), *here[:2], method=name, uniforms=here[2])
+        random = {"uniforms": torch.rand(B, columns, generator=generator, dtype=torch.float64, device="cpu")}
+        if name == "race":
+            random = seeds(generator, B)
+        ref = sk.reference.banded.verify_tree(tree, p, q, method=name, **random)
+        rows, tree = ([x.to(device) for x in of] for of in ((p, q), tree))
+        out = sk.verify_tree(tree, *rows, method=name, **{key: x.to(device) for key, x in random.items()})
         found.add(out, ref)
     return found.finding("tree")
 
