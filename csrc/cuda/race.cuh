@@ -83,12 +83,11 @@ class RaceExecutor {
   // Returns the winner, or -1 if nothing is kept or the row is invalid.
   SPECDEC_DEVICE int64_t race(const Dist& d, const Noise& noise) {
     const Field field(d, noise);
+    const int chunks = int(field.chunks()), own = turns(chunks, cluster_size()) * kWarps, first = cluster_rank() * own;
+    const int end = first + own < chunks ? first + own : chunks;  // as in for_chunks()
     float bar = field.bar();
     while (true) {
       Racer best;
-      const int first = cluster_rank() * turns(field.chunks(), cluster_size()) * kWarps,
-                behind = first + turns(field.chunks(), cluster_size()) * kWarps;
-      const int end = behind < int(field.chunks()) ? behind : int(field.chunks());
       field.race(first + int(threadIdx.x) / kLanes, end, bar, 0, best);
       best = cluster_best(best);
       if (Field::reaches(best, bar)) return best.key == best.key ? best.id : -1;

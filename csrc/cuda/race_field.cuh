@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a lane takes of a row in the race (core/race.h). Noise in float64 takes two logarithms per id, but a test in
-// float32 spares almost all ids these: noise reaches t only if 1 - u <= exp(-t), so an id of weight w can reach the key
-// `bar` only if 1 - u <= exp(w - bar). The bar is ln(the sum of exp(w)) - 3. Of all ids, e^3 = 20 pass on average, and
-// none reaches it with a probability of exp(-e^3) = 2e-9 at most. Then all ids are tried.
+// The entries of one row that race (core/race.h). Noise in float64 takes two logarithms per id, but a test in float32
+// spares almost all ids these: noise reaches t only if 1 - u <= exp(-t), so an id of weight w can reach the key `bar`
+// only if 1 - u <= exp(w - bar). The bar is ln(the sum of exp(w)) - 3. Of all ids, e^3 = 20 pass on average, and none
+// reaches it with a probability of exp(-e^3) = 2e-9 at most. Then all ids are tried.
 #pragma once
 
 #include "../core/race.h"
-#include "chunk_reduce.cuh"
+#include "thread_block.cuh"
+#include "weights.cuh"
 
 namespace specdec {
 

@@ -258,6 +258,7 @@ MUTANTS = {
         "race|has exited",
         "kseq_rho",
     ),
+    "racers read too early": Mutant("cuda/race.cuh", "__syncthreads();\n    x =", "x =", "race|uninit", "verify_tree"),
     "rejection read before it is written": Mutant(
         WALK,
         "[bottom() + rest.n] = subtraction;\n    executor_.sync();",

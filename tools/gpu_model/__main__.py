@@ -25,7 +25,7 @@ from tools.machine_code.table import table
 
 LIBRARY = Path(__file__).parents[2] / "specdec_kernels" / "_C_cuda.so"
 UNMODELLED = (
-    "tree_mask|trees_by_rule|row_gap|residual|count_tokens_|grow_tree|budget"  # kernels that no prediction uses
+    "tree_mask|trees_by_rule|row_gap|residual|count_tokens_|grow_tree|budget|race::"  # kernels that no prediction uses
 )
 LAUNCHES = r"(row_stats|sample|verify_chain)::"
 
