@@ -12,7 +12,7 @@ import pytest
 
 from specdec_kernels import decode
 from specdec_kernels.cli import checks, generate, main, options, presence
-from specdec_kernels.registry import RULES, TREE_METHODS
+from specdec_kernels.registry import RULES
 
 FLAG = "needs no value"
 # option -> [(value, error text)]
@@ -223,7 +223,7 @@ def test_without_the_checks_the_library_refuses(go, monkeypatch, arguments):
 
 def test_lists_of_the_checks_are_the_librarys():
     assert checks.CASCADES == decode.TokenCascade.rules
-    assert set(options.METHODS) == {"chain", *TREE_METHODS}
+    assert set(options.METHODS) == {"chain", *decode.TREE_METHODS}
 
 
 @pytest.mark.parametrize("seed", [2**63 - 1, -(2**63), 2**63, 2**64 + 5, -1])

@@ -9,10 +9,10 @@ import re
 
 import pytest
 import torch
-from support import backends, flat, rule_cases, tiers, tree_cases
+from support import backends, flat, races, rule_cases, tiers, tree_cases
 
 from specdec_kernels import example_calls
-from specdec_kernels.registry import BY_LAW, TREE_METHODS
+from specdec_kernels.registry import BY_LAW
 
 pytestmark = [
     pytest.mark.slow,
@@ -59,7 +59,7 @@ def pairs():
 
 def trees():
     """Yield arguments of verify_tree: every method, with filters, and every rule among the methods that take it."""
-    for i, method in enumerate(TREE_METHODS):
+    for i, method in enumerate(races.OTHER_TREES):
         drafted = {"K": 3, "L": 2} if method == "kseq" else {"N": 7}
         how = {"method": method, "B": 2, "V": WIDE, "kinds": ["near", "dirichlet"], "dirty": False, **drafted}
         yield tree_cases.tree(i, filtered=True, **how)

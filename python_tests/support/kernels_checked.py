@@ -6,11 +6,11 @@ import os
 from itertools import product
 
 import torch
-from support import flat, tree_cases
+from support import flat, races, tree_cases
 from support.surface import tensors
 
 from specdec_kernels import example_calls
-from specdec_kernels.registry import OPS, TREE_METHODS
+from specdec_kernels.registry import OPS
 from tools.cuda_on_cpu.build import load
 from tools.cuda_on_cpu.control import BLOCK_ORDERS, SCHEDULES, counting, order
 
@@ -181,7 +181,7 @@ def verify_tree_cases(csrc, ops):
     import specdec_kernels as sk
 
     module = load("checked", csrc, ops)
-    for method, turns in zip(TREE_METHODS, zip(2 * SCHEDULES, 2 * BLOCK_ORDERS)):
+    for method, turns in zip(races.OTHER_TREES, zip(2 * SCHEDULES, 2 * BLOCK_ORDERS)):
         args = tree_step(method, 48, ["sharp"])
         want = flat.call(sk.reference.banded.verify_tree, **args)
         try:

@@ -5,9 +5,10 @@ import torch
 from support import cases, tree_cases
 
 import specdec_kernels as sk
-from specdec_kernels.registry import CHAIN_METHODS
+from specdec_kernels.registry import CHAIN_METHODS, TREE_METHODS
 
-OTHERS = tuple(method for method in CHAIN_METHODS if method != "race")  # of verify_chain; they take uniforms
+# The methods that take uniforms, of verify_chain and of verify_tree
+OTHERS, OTHER_TREES = (tuple(x for x in methods if x != "race") for methods in (CHAIN_METHODS, TREE_METHODS))
 
 
 def requests(call):

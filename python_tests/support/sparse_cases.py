@@ -230,7 +230,7 @@ def tree(seed):
     M = pick(rng, N, N, 2)
     near = near + rng.standard_normal(near.shape) if M == N else 3 * rng.standard_normal((B, M, V))
     draft = draft_rows(rng, near, pick(rng, "logits", "logits", "logits", "probs"))
-    method, own = pick(rng, *(x for x in TREE_METHODS if x != "race")), drawn(rng, draft, V).numpy()
+    method, own = pick(rng, *races.OTHER_TREES), drawn(rng, draft, V).numpy()
     if TREE_METHODS[method].tests_drafts and rng.random() < 0.7:
         given = tuple(sk.build_tree(torch.tensor(np.array([rng.choice(x, (K, L)) for x in own]))))
     else:
