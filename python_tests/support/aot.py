@@ -196,25 +196,31 @@ def calls_of_views(rows):
         "penalties",
         lambda: viewed.sample(rows, *NO_SAMPLING, None, 1, True, WHOLE, WHOLE, None, 0, None, None, False, *view),
     )
-    yield (
-        "penalties, race",
-        lambda: viewed.sample(rows, *NO_SAMPLING, None, 4, True, WHOLE, WHOLE, None, 0, None, None, True, *view),
-    )
+    by_number = (*NONE[:3], (1.3, 0.5, 1.5), *lists, None, *no_bias, *no_mask)
+    yield "penalties, race", lambda: viewed.sample(
+        rows, *NO_SAMPLING, None, 4, True, WHOLE, WHOLE, None, 0, None, None, True, *by_number, drafted)  # fmt: skip
     yield "penalties", lambda: viewed.top_logprobs(rows, meta(B, 4), 20, meta(B, 2, of=torch.int64), None, *view)
     yield "penalties", lambda: viewed.row_topw(rows, None, meta(B), 8, None, *view)
     yield "penalties", lambda: viewed.support(rows, meta(B, 4), None, 64, None, *view)
     amounts = (*amounts, *no_bias, *no_mask)
     V, chains = rows.size(1), (meta(B, G + 1, rows.size(1), of=rows.dtype),)
     side = (*NO_SAMPLING, None, 0, None)
-    for what, method, rule in (("penalties", 0, None), ("penalties, block", 1, WHOLE), ("penalties, race", 2, None)):
-        yield what, lambda m=method, r=rule: viewed.verify_chain(
+    for what, method, rule, x in (
+        ("penalties", 0, None, amounts),
+        ("penalties, block", 1, WHOLE, amounts),
+        ("penalties, race", 2, None, by_number),
+    ):
+        yield what, lambda m=method, r=rule, x=x: viewed.verify_chain(
             *chains, *side, drafted, *chains, *side, None, G, None, m, r, None if r is None else PAIRS, None, WHOLE,
-            WHOLE, None, None, *amounts, *amounts)  # fmt: skip
+            WHOLE, None, None, *x, *x)  # fmt: skip
     tree, nodes = meta(B, N, of=torch.int32), meta(B, N, V, of=rows.dtype)
-    for name, method in (("kseq", 0), ("recursive", 1), ("without replacement", 2), ("traversal", 5), ("race", 6)):
+    for name, method in (("kseq", 0), ("recursive", 1), ("without replacement", 2), ("traversal", 5)):
         yield f"penalties, {name}", lambda m=method: viewed.verify_tree(
             tree, tree, None, None, None, nodes, *side, nodes, *side, m, G, None, None, None, WHOLE, WHOLE, None, None,
             *amounts, *amounts)  # fmt: skip
+    yield "penalties, race", lambda: viewed.verify_tree(
+        tree, tree, None, None, None, nodes, *side, None, *side, 6, G, None, None, None, WHOLE, WHOLE, None, None,
+        *by_number, *(None,) * 12)  # fmt: skip
 
 
 def calls_of_pairs(rows):
