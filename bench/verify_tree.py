@@ -77,11 +77,14 @@ def _step(B: int, V: int, dtype: str, method: str, device: str) -> Work:
 
     n = ours(x).num_accepted
     visited, inner, stopped = int((n + 1).sum()), int((n + 1).clamp(max=L).sum()), int((n < L).sum())
-    tested = {"kseq": inner, "greedy": 0, "target_only": 0}.get(method, stopped)
+    tested = {"kseq": inner, "greedy": 0, "target_only": 0, "race": 0}.get(method, stopped)
     row = V * x.target.element_size()
-    work = Work(x, ours, (visited + tested) * row, (method != "greedy") * stopped * row, outcome=tokens_per_request)
+    again = {"greedy": 0, "race": visited}.get(method, stopped)
+    work = Work(x, ours, (visited + tested) * row, again * row, outcome=tokens_per_request)
     if method == "traversal":
         work.skipped["eager"] = "not written: it walks from the leaves"
+    elif method == "race":
+        work.skipped["eager"] = "not written: torch has no such noise"
     else:
         work.peers["eager"] = lambda x: eager.verify(method, x.tree, x.target, x.draft, x.stats)
     if device == "cuda":

@@ -8,8 +8,8 @@
 
 namespace specdec {
 
-// Draft and verify share no domain but that of noise, so no number is used twice. Noise decides only the token of a
-// race (race.h), which the draft guesses by the same race.
+// Acceptance tests, final draws and draft samples have a domain each. A race (race.h) uses the noise of a position
+// again: on the target's row, on the draft's, and in every step that drafts the position.
 enum Domain : uint32_t { kDomainAccept = 0, kDomainFinal = 1, kDomainDraft = 2, kDomainNoise = 3 };
 
 struct Words {

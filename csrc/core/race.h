@@ -22,7 +22,7 @@ struct Noise {
     const double u = uniform(seed, position, kDomainNoise, uint64_t(id));
     return (floor(u * 0x1p52) + 0.5) * 0x1p-52;
   }
-  // Standard Gumbel noise
+  // Standard Gumbel noise. Its last bits are those of the platform's logarithm.
   SPECDEC_HD double operator()(int64_t id) const { return -log(-log(uniform_of(id))); }
 };
 
@@ -31,19 +31,19 @@ SPECDEC_HD Noise later(const Noise& noise, int64_t after) {
   return {noise.seed, int64_t(uint64_t(noise.position) + uint64_t(after))};
 }
 
-// An id that takes part in a race, or none (-1). A NaN as its key makes the whole row invalid.
+// An id in a race with its key, ln p + noise; id -1: none. If a key is NaN, the whole row is invalid.
 struct Racer {
   double key = -HUGE_VAL;
   int64_t id = -1;
 
-  // Takes the place of this racer if its key is larger, or if it is equal and its id lower.
+  // Becomes `other` if its key is larger, equal with a lower id, or NaN.
   SPECDEC_HD void meet(const Racer& other) {
     if (other.key > key || (other.key == key && other.id < id) || other.key != other.key) *this = other;
   }
 };
 
-// ln of an entry's weight in a race, in float64; -inf if the entry is not kept, NaN if it makes the row invalid. That
-// of a logit is relative to the row's maximum, which changes no order.
+// ln of an entry's weight in float64: -inf if it is not kept, NaN if it makes the row invalid. For logits the row's
+// maximum is subtracted, which changes no order.
 SPECDEC_HD double race_weight(const Dist& d, float z) {
   if (d.kind == Kind::kProbs) return log(double(clean_prob(z)));
   return z >= d.stats.cutoff ? (double(z) - double(d.stats.max)) * double(d.stats.scale) : -HUGE_VAL;
@@ -55,7 +55,7 @@ SPECDEC_HD double sum_of_weights(double x, double y) {
   return smaller == -HUGE_VAL ? larger : larger + log1p(exp(smaller - larger));
 }
 
-// The draft's rows in a race, which reads none: only their ids_end() is left.
+// The draft's rows without their memory: a race reads none, but needs their ids_end(). torch.ops may be given some.
 inline Rows unread(const Rows& draft) {
   Rows rows;
   rows.memory.V = draft.ids ? kIdsEnd : draft.memory.V;

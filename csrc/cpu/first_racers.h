@@ -9,10 +9,10 @@
 
 namespace specdec {
 
-// The heap has the last of them in front.
+// A heap whose front is the last of the first k
 class FirstRacers {
  public:
-  // `least`: a lower bound of the winner's key, if k is 1
+  // `least`: if k is 1, a lower bound of the winner's key; otherwise -inf
   FirstRacers(int64_t k, double least) : k_(k), least_(least) {}
 
   bool invalid() const { return invalid_; }

@@ -194,7 +194,7 @@ class CpuExecutor {
   ChunkStats stats_of_chunk(const Row& row, int64_t c, float scale, float* lanes) const;
   void take(int64_t c, const ChunkStats& x) { max_[c] = x.max, sum_[c] = x.sum, surprise_[c] = x.surprise; }
   ExpTotals total_at(float max, float scale);
-  std::vector<Racer> first_racers(const Dist& d, const Noise& noise, int64_t k) const;
+  std::vector<Racer> first_racers(const Dist& d, const Noise& noise, int64_t k, double least) const;
   void add_racers(const Dist& d, int64_t c, const Noise& noise, FirstRacers& to) const;
   float normalise(double total);
   float cutoff(const Row& row, const Filters& filters, float scale, float max);

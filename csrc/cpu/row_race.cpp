@@ -39,9 +39,7 @@ void CpuExecutor::add_racers(const Dist& d, int64_t c, const Noise& noise, First
     to.add(race_weight(d, number_at(entries.data, entries.dtype, at[i])), c * kChunk + at[i], noise);
 }
 
-std::vector<Racer> CpuExecutor::first_racers(const Dist& d, const Noise& noise, int64_t k) const {
-  const bool logits = d.kind == Kind::kLogits && !d.row.ids;
-  const double least = k == 1 && logits ? kLeastNoise : -HUGE_VAL;  // the row's maximum has at least this key
+std::vector<Racer> CpuExecutor::first_racers(const Dist& d, const Noise& noise, int64_t k, double least) const {
   const int64_t chunks = chunk_count(d.row.ids ? d.row.ids->n : d.row.V);
   FirstRacers all(k, least);
   const auto add = [&](int64_t begin, int64_t end, FirstRacers& to) {
@@ -54,7 +52,8 @@ std::vector<Racer> CpuExecutor::first_racers(const Dist& d, const Noise& noise, 
       std::copy(some.all().begin(), some.all().end(), to);
       if (some.invalid()) *to = {NAN, 0};
     };
-    task_->for_ranks<Racer>(k, mine, [&](const Racer& x) {
+    // No row has more racers than entries.
+    task_->for_ranks<Racer>(std::min(k, task_->split.most(chunks) * kChunk), mine, [&](const Racer& x) {
       if (x.key != x.key) all.add(NAN, 0, noise);
       if (x.key > -HUGE_VAL) all.add(x);
     });
@@ -69,11 +68,14 @@ std::vector<Racer> CpuExecutor::first_racers(const Dist& d, const Noise& noise, 
       all.add(some);
     });
   }
+  // A caller's stats may name a maximum that the row has not.
+  if (all.all().empty() && !all.invalid() && least > -HUGE_VAL) return first_racers(d, noise, k, -HUGE_VAL);
   return all.invalid() ? std::vector<Racer>() : all.in_order();
 }
 
 int64_t CpuExecutor::race(const Dist& d, const Noise& noise, const Few& taken, int64_t k) {
-  if (taken.n == 0) racers_ = first_racers(d, noise, k);
+  const bool one = k == 1 && d.kind == Kind::kLogits && !d.row.ids;
+  if (taken.n == 0) racers_ = first_racers(d, noise, k, one ? kLeastNoise : -HUGE_VAL);  // the maximum has this key
   return taken.n < int64_t(racers_.size()) ? racers_[taken.n].id : -1;
 }
 

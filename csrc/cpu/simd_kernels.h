@@ -91,8 +91,8 @@ struct RowKernels {
   // indices of lo <= z < below, ascending; returns how many
   int (*find)(const float* z, int n, float lo, float below, int* out);
   Spread (*spread)(const Entries& z, int n, float max);  // of the finite entries
-  // Indices, ascending, of all entries whose key in the race is at least race.least, and of a few others; returns how
-  // many. Keys are relative to stats->max. stats: null for probabilities.
+  // Indices, ascending, of entries that may have a key of at least race.least; returns how many. Keys are relative to
+  // stats->max. stats: null for probabilities. If race.least is above -60, no weight below 2^-126 is among them.
   int (*racers)(const Entries& z, int n, const RowStats* stats, const Racing& race, int* out);
   // sums of exp((z - max) * scale) over z >= t, for kThresholds t at once
   void (*kept_sums)(const float* z, int n, float max, float scale, const float* t, float* out);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The SIMD kernel of the race (core/race.h). Few entries can beat the best key so far, so the noise of an entry is
-// first bounded by its upper word, without a logarithm.
+// The SIMD kernel of the race (core/race.h). Few entries can beat the best key so far. So an entry is tested first by
+// the upper word of its uniform, without a logarithm.
 #pragma once
 
 #include "../core/philox.h"
@@ -41,11 +41,11 @@ inline Bits upper_words(uint64_t seed, uint64_t position, uint64_t id) {
   return (Bits)((w0 & 0xffffffffu) | w2 << 32);
 }
 
-// weight(i): the weights of entries i to i + W, relative to that of key 0
+// weight(i): the exp of race_weight() of the W entries from i on
 template <class Weight>
 inline int racers_by(int n, const Racing& race, Weight weight, int* out) {
-  // E = -ln u >= 1 - u, and a key of at least `least` needs E <= weight e^-least. In units of 2^-31; weights and this
-  // bound are off by far less than 2^-10.
+  // A lower bound of E = -ln u is 1 - u, and a key of at least `least` needs E <= weight(i) e^-least. Both sides are in
+  // units of 2^-31. The right one is raised by 2^-10, far more than its relative error.
   const float most = float(__builtin_exp(-race.least) * (0x1p31 * (1 + 0x1p-10)));
   int count = 0;
   for (int i = 0; i < n; i += W) {

@@ -14,7 +14,7 @@ SPECDEC_DEVICE Racer warp_best(Racer x) {
   return x;
 }
 
-// Where the blocks of clusters leave their best racers
+// The best racer of each block of a cluster
 struct RacerTable {
   double* keys = nullptr;
   int* ids = nullptr;
@@ -36,8 +36,8 @@ class RacerRoom {
   size_t keys_, ids_;
 };
 
-// The memory that a launch gives its RaceExecutors. Passes alternate between two parts of each cluster, since late
-// threads may still read the last one.
+// The memory that a launch gives its RaceExecutors. A pass takes the other part of its cluster's memory than the pass
+// before it, since late threads may still read that one.
 struct RaceTables {
   ChunkTable chunks;  // [2 * clusters]
   RacerTable racers;  // [2 * clusters, kLargestCluster]

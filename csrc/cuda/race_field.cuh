@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The entries of one row that race (core/race.h). Noise in float64 takes two logarithms per id, but a test in float32
-// spares almost all ids these: noise reaches t only if 1 - u <= exp(-t), so an id of weight w can reach the key `bar`
-// only if 1 - u <= exp(w - bar). The bar is ln(the sum of exp(w)) - 3. Of all ids, e^3 = 20 pass on average, and none
-// reaches it with a probability of exp(-e^3) = 2e-9 at most. Then all ids are tried.
+// A lane's part of a row in the race (core/race.h). A key takes two logarithms in float64, and almost all ids are ruled
+// out by a test in float32. Noise of t or more needs 1 - u <= exp(-t). So an id with log-weight w can reach the key
+// `bar` only if 1 - u <= exp(w - bar). The bar is ln(sum of exp(w)) - 3: on average at most e^3 = 20 ids pass the test.
+// With a probability of about exp(-e^3) = 2e-9 no key reaches the bar. Then all ids are tried.
 #pragma once
 
 #include "../core/race.h"
@@ -37,7 +37,7 @@ constexpr float kBelowSum = 3 * kLog2E;  // how far a bar lies below the sum's l
 constexpr float kNoBar = -FLT_MAX;       // every kept entry reaches it
 
 // The ids of one row in a race. A lane takes those of GroupsOf; in a row by id, these are places (Listed), and the
-// entries of one id add up at its first place. Bars are log2 of a weight.
+// entries of one id add up at its first place. Bars are in log2 here.
 class Field {
  public:
   SPECDEC_DEVICE Field(const Dist& d, const Noise& noise)
@@ -82,9 +82,9 @@ class Field {
     return bar == kNoBar || !(racer.key < double(bar) * 0.6931471805599453);
   }
 
-  // The best of this lane's entries in chunks first, first + kWarps, .. below `end` meets `best`, if its key reaches
-  // the bar; others may meet it, too. `gone` is as in bar_of(), for a single chunk. The loads of a group are issued
-  // before the group before it is looked at.
+  // Updates `best` with this lane's entries of chunks first, first + kWarps, ... below `end`. Entries whose key reaches
+  // the bar are always tried, others sometimes. `gone` is as in bar_of(); it needs a single chunk. Each group is loaded
+  // one turn ahead.
   SPECDEC_DEVICE void race(int first, int end, float bar, uint32_t gone, Racer& best) const {
     const float shift = bar == kNoBar ? bar : bar - (0.01f + 2e-6f * fabsf(bar));  // more than float32's errors
     const int groups = first < end ? ((end - 1 - first) / kWarps + 1) * kGroups : 0;

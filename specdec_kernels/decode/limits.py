@@ -56,9 +56,9 @@ def check_passes(target, drafter, slots: int) -> None:
 
 
 def check_method(drafter: Drafter, verify: str | None) -> str:
-    """Return how chains are verified; the first method that the drafter names if `verify` is None."""
+    """Return how chains are verified. None: token by token, or by the first method that the drafter names."""
     if verify is None:
-        return drafter.verifies[0]
+        return "token" if "token" in drafter.verifies else drafter.verifies[0]
     _check.choice("generate", "verify", verify, CHAIN_METHODS)
     if verify not in drafter.verifies:
         wanted = " or ".join(map(repr, drafter.verifies))

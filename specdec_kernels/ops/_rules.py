@@ -20,6 +20,7 @@ from specdec_kernels.registry import (
 )
 from specdec_kernels.rules import NAMES
 
+# "race" is the one name of both. It takes the same rules.
 _METHODS: dict[str, ChainMethod | TreeMethod] = {**CHAIN_METHODS, **TREE_METHODS}
 
 

@@ -26,6 +26,8 @@ def chain_law(p, q, gamma, *, method="token", rule="exact", alpha=None, p1=None,
     remaining mass of q, x is rejected and replaced by a draw from the rule's final distribution. Block method:
     Pr[tau >= i | d] and the distributions of the final token are as in block.py.
     """
+    if method == "race":
+        raise ValueError("chain_law: method must be 'token' or 'block', got 'race': its tokens do not depend on drafts")
     rows = RowsAfter(p, q, p1, q1, *resolved("chain_law", method, rule, alpha))
     return {"token": token_law, "block": block_law}[method](rows, gamma, end_row)
 

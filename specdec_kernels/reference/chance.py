@@ -105,7 +105,7 @@ class Branches(Chance):
     def draw(self, w):
         return self.choose(list(enumerate((w / np.sum(w)).tolist())))
 
-    def race(self, law, noise):
+    def race(self, law, noise, place=None):
         return self.draw(law.p)
 
 

@@ -3,7 +3,8 @@
 // stats and tests its draft. Once a request is known to stop, blocks of later positions exit before reading.
 // `finish_requests`: blocks sum the residual at each stop by chunks, and the last of them draws the final token. No
 // block ever waits for another. Small batches take another path (small_batch.cuh). For requests that ask for a rule, or
-// for block verification, the first launch only makes the stats; another launch then walks them.
+// for block verification, the first launch only makes the stats; another launch then walks them. A race
+// has one launch of its own (race_cuda.cu).
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/by_id.h"

@@ -26,7 +26,7 @@ class LookupThenModel(Drafter):
         lookup, model: the two drafters, each with its own gamma.
     """
 
-    rules, verifies = ONE_HOT_RULES, ("token", "block", "race")
+    rules = ONE_HOT_RULES
 
     def __init__(self, lookup: PromptLookupDrafter, model: ModelDrafter | HierarchicalDrafter):
         for name, value, kinds in (("lookup", lookup, _LOOKUPS), ("model", model, _MODELS)):
@@ -35,6 +35,7 @@ class LookupThenModel(Drafter):
                 hint = wrap(value, "ModelDrafter") if kinds is _MODELS else ""
                 raise TypeError(f"LookupThenModel: {name} must be a {wanted}, got {type(value).__name__}{hint}")
         self.lookup, self.model, self.parts = lookup, model, (lookup, model)
+        self.verifies = model.verifies
         self.num_lookahead = max(lookup.num_lookahead, model.num_lookahead)
         if lookup.gamma.adaptive and model.gamma.adaptive:
             model.gamma.goodput = lookup.gamma.goodput  # both draft for the same target

@@ -24,7 +24,7 @@ def check(op: str, drafter: Any, target: Any, verify: Any, rule: Any, alpha: Any
     if target is not None and not _has(target, _MODEL):
         hint = ": wrap it, decode.adapt(model)" if isinstance(target, torch.nn.Module) else ""
         raise TypeError(f"{op}: target must be a decode.Model or None, got {_shown(target)}{hint}")
-    _check.choice(op, "verify", verify, [x for x in CHAIN_METHODS if x != "race"])
+    _check.choice(op, "verify", verify, CHAIN_METHODS)
     _check.choice(op, "rule", rule, RULES)
     if isinstance(alpha, torch.Tensor):
         raise TypeError(f"{op}: alpha must be a number, a pair of numbers or None, got {_shown(alpha)}")

@@ -52,7 +52,9 @@ def numbers(given, count: int) -> tuple:
 def noise(seed: torch.Tensor | None, offset: torch.Tensor | None) -> Random:
     """Return the source of a race's noise: seeds and offsets, or a noise key for each row."""
     return Random(
-        Values(seed.contiguous(), True) if seed is not None and offset is None else values(seed), values(offset), None
+        Values(seed.contiguous(), seed.numel() > 1) if seed is not None and offset is None else values(seed),
+        values(offset),
+        None,
     )
 
 

@@ -55,7 +55,7 @@ def noise_at(random, b, after, key, mask):
     if random.seed.data is None:
         return Noise(b * 0, b * 0)
     elif random.offset.data is None:
-        return Noise(get_value(random.seed.data + key, mask, 0).to(tl.int64), b * 0)
+        return Noise(get_value(random.seed.data + key * random.seed.each, mask, 0).to(tl.int64), b * 0)
     else:
         seed = load_value(random.seed, b, mask, 0).to(tl.int64)
         return Noise(seed, load_value(random.offset, b, mask, 0).to(tl.int64) + after)
