@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watermark example: mark a text while it is decoded speculatively, and find the mark.
 
-The target's tokens are drawn by a race (method "race") whose noise key is a hash of a secret and the four tokens before
-each token. These are known before a row is verified: for row i of a chain they end with draft i. So the text, and with
-it the score of its mark, is that of plain decoding under the same secret, whatever was drafted. The score needs the
-tokens and the secret, not the model. Seeds do not enter: a prompt has one marked text for each secret.
+The target's tokens are drawn by a race (method "race") whose noise key is a hash of a secret and the four tokens
+before each token. These are known before a row is verified: the key of row i uses the last four of the text and the i
+drafts before the row. So the text, and with it the score of its mark, is that of plain decoding under the same secret,
+whatever was drafted. The score needs the tokens and the secret, not the model. Seeds do not enter: a prompt has one
+marked text for each secret.
 
 Where the same four tokens come again, so does the noise. Such tokens are marked, but they are not independent of the
-earlier ones; the detector counts each group of four once.
+earlier ones; the detector counts each group of four once. The hash only mixes: a product needs a keyed cryptographic
+hash here.
 
 python examples/watermark.py
 python examples/watermark.py --temperature 0.7 --tokens 200 --gamma 2
@@ -82,10 +84,10 @@ class Marked(decode.Drafter):
 
 
 def scores(secret: int, tokens: list[int]) -> torch.Tensor:
-    """Return the score of each token after the first WINDOW, float64. They average 1 in a text without the mark.
+    """Return a score for each distinct window of WINDOW tokens, float64. Without the mark they average 1.
 
-    A token's score is -ln(1 - u), u being its number in the race, which the winner's is likely to be close to 1. Each
-    window of tokens counts once.
+    The score is -ln(1 - u), with u the race's random number of the token after the window. Winners tend to have u near
+    1.
     """
     windows: dict[tuple, int] = {}
     for i in range(WINDOW, len(tokens)):
@@ -103,7 +105,7 @@ def scores(secret: int, tokens: list[int]) -> torch.Tensor:
 
 
 def chance(found: torch.Tensor) -> float:
-    """Return how likely a text without the mark has a sum of scores as large as this one: each is exponential."""
+    """Return the p-value: the chance that scores without the mark, independent and exponential, sum to this much."""
     return torch.special.gammaincc(torch.tensor(len(found), dtype=torch.float64), found.sum()).item()
 
 

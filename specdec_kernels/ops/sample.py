@@ -35,8 +35,9 @@ def sample(
     The row is read once. ``rows`` comes back with its stats: hand it to verification, which then does not read the row
     again. Each draw is an inverse CDF: the first id with mass whose running sum exceeds u * total.
 
-    A race instead gives each id Gumbel noise, by the seed, the absolute position and the id only, and takes the k ids
-    with the largest ln q + noise in this order. ``verify_chain`` and ``verify_tree`` with method "race" run the same
+    A race reads the row a second time. It gives each id Gumbel noise, which depends on the seed, the absolute position
+    and the id only, and returns the k ids with the largest ln q + noise, the largest first. ``verify_chain`` and
+    ``verify_tree`` with method "race" run the same
     race on the target's row, and accept a draft that wins it.
 
     Args:
@@ -48,9 +49,10 @@ def sample(
         k: draws per row, 0 to 2^33; RuntimeError where the results have no room in memory.
         replacement: True draws i.i.d.; False draws each token from what is left, renormalised, however little that
             weighs, and gives -1 (ln q = -inf) once nothing is left.
-        seed, offset: [N] int64. Draw i takes slot ``slot + i`` of the draft domain. With ``race``, ``offset`` is the
-            absolute position of the token that is drafted: a draft at depth i of a step takes the ``offset`` of
-            verification plus i. Without ``offset``, seed [N] is a noise key: key K is seed K at position 0.
+        seed, offset: [N] or [1] int64. Draw i takes slot ``slot + i`` of the draft domain. With ``race``, ``offset`` is
+            the absolute position of the drafted token: draft i of a step (0, 1, ...) takes verification's ``offset``
+            plus i. Or ``seed`` [N] alone is a noise key for each row: key K gives the noise of seed K at position 0.
+            Neither is needed if the rows' temperature is the number 0.
         slot: an int in [0, 2^33), or [N] int32 / int64, of which the low 33 bits are used, here and in ``slot + i``. A
             drafter that draws position j of a step passes j * k. Must be 0 with ``race``.
         uniforms: [N, k] float64 in [0, 1), in place of seed and offset. What lies outside counts as the nearer end, NaN

@@ -16,13 +16,14 @@ def uniforms(seed: torch.Tensor, offset: torch.Tensor, n: int, domain: int = DOM
     Philox4x32-10, stateless: key = the request's seed, counter = (block, offset low, offset high, domain). Slot i is
     word pair ``i & 1`` of block ``i >> 1``. A number depends on (seed, offset, domain, slot) alone, so neither batch
     mates nor padding can change a request's tokens. ``offset`` is the number of tokens in the sequence when the step
-    starts: it grows with every step, so no two steps share a number.
+    starts: it grows with every step, so no two steps share a number, except in domain 3, which goes by positions.
 
     Args:
         seed: [B] int64.
         offset: [B] int64.
         n: slots per request, 0 to 2^33; RuntimeError where the result has no room in memory.
-        domain: 0 accept tests, 1 final draw, 2 draft sampling, 3 per-vocabulary noise.
+        domain: 0 accept tests, 1 final draw, 2 draft sampling, 3 noise of a race
+            (slot: the token id).
 
     Returns:
         [B, n] float64 in [0, 1), multiples of 2^-53.

@@ -77,13 +77,15 @@ def verify_chain(
         cu_draft, max_draft: [B+1] int32 or int64, ascending from 0 to D, makes the call ragged; max_draft is then the
             output's G.
         bonus_tokens: [B] or [B, 1] int32 or int64, sampled by the engine; the target then comes without its bonus row
-            (G or D rows).
+            (G or D rows). With method "race" draw it by ``sample(race=True)`` on the bonus row, at ``offset`` plus the
+            request's number of drafts; otherwise the text depends on the drafts.
         method: "token", "block" or "race".
         rule: "exact", or a lossy one by name: ``specdec_kernels.rules.TABLE`` states the distribution or the guarantee
-            of each. Or [B] int32 or int64, ``specdec_kernels.RULES[name]`` of each request. Rules that define no
-            distribution take method "token" only (in a tensor on a GPU, they are verified token by token whatever the
-            method). If a rule defines a distribution pi, everything above holds with pi in the place of p; the bonus
-            token is drawn from pi if the draft scored its position too, else from p.
+            of each. Or [B] int32 or int64, ``specdec_kernels.RULES[name]`` of each request. Method "race" takes
+            "exact" only. Rules that define no distribution take method "token" only. In a tensor on a GPU rules are
+            not checked: "block" verifies such requests token by token, and "race" takes every rule as "exact". If a
+            rule defines a distribution pi, everything above holds with pi in the place of p; the bonus token is drawn
+            from pi if the draft scored its position too, else from p.
         alpha: the rule's parameter: a number, a pair, or float32 [B] or [B, 2]; None for its default. Out of range in a
             tensor on a GPU: the nearest value inside. Rule "synthetic" also takes a rate for each position, given that
             the drafts before were accepted: a tuple of G, or float32 [B, G] (where ``rule`` is a tensor [B, G, 1] or
@@ -91,7 +93,7 @@ def verify_chain(
         seed, offset: [B] int64; see ``uniforms``. Not needed by the exact rule where the target's temperature is the
             number 0. Method "race": ``offset`` is the absolute position of the first emitted token, so row i has the
             noise of position ``offset + i``. Without ``offset``, seed [B, G+1] (ragged [R]) holds a noise key for each
-            row of the target, as for watermarks: key K is seed K at position 0.
+            position, also that of a given bonus token: key K is seed K at position 0.
         uniforms: [B, G+1] float64 in [0, 1), in place of seed and offset: accept tests, then the final draw. What lies
             outside counts as the nearer end, NaN as 0. Not for method "race".
         num_requests: [1] int32 or int64 on the device, for padded buffers: requests from this index on are absent.

@@ -54,8 +54,8 @@ def verify_tree(
     ``traversal``                      as ``recursive_without_replacement``; decides from the leaves to the root
     ``target_only``                    any distinct children (top-k trees, lookups); reads no draft row
     ``greedy``                         any; follows the target's argmax, whatever the temperature
-    ``race``                           any, best the first k of ``sample(race=True)`` on the draft's row; reads no draft
-                                       row. The output is the same for every tree, as in ``verify_chain``
+    ``race``                           any; for high acceptance the first k of ``sample(race=True)`` on the draft's row;
+                                       reads no draft row. The output is the same for every tree
     =================================  ==============================================================================
 
     For i.i.d. drafts give ``build_tree``'s tree, which knows which node each draft passes through: testing merged
@@ -91,9 +91,10 @@ def verify_tree(
             accepted for sure from threshold_single on, and the sum of the children's probabilities that the coin must
             lie below is divided by threshold_acc.
         seed, offset: [B] int64; see ``uniforms``. Not needed by ``greedy``, nor by the exact rule where the target's
-            temperature is the number 0. ``race``: ``offset`` is the absolute position of the first emitted token, so a
-            node at depth i has the noise of position ``offset + i``. Without ``offset``, seed [B, N] holds a noise key
-            for each node's row, as in ``verify_chain``.
+            temperature is the number 0. ``race``: ``offset`` is the absolute position of the first emitted token. The
+            row of a node i levels below the root takes the noise of position ``offset + i``, so the node's children are
+            drafted by ``sample(race=True, offset=offset + i)``. Without ``offset``, seed [B, N] holds a noise key for
+            each node's row, as in ``verify_chain``.
         uniforms: float64 in [0, 1), in place of seed and offset; the last column is the final draw's. With draft_nodes
             and ``kseq`` or ``recursive``: [B, K*L+1], draft k at level l in column k*L+l. Else [B, N+1], node i's test
             in column i; ``target_only`` tosses one coin for each visited parent, in the parent's column. What lies

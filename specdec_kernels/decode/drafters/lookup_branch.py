@@ -17,8 +17,8 @@ def with_lookup(draft: TreeDraft, found: list[list[int]], readback: Readback | N
     A new node is the last child of its parent, and one-hot, since looked-up text does not depend on any draw. That is
     exact for methods that test distinct children, either each by its own distribution without the children tested
     before it (``recursive_without_replacement``, ``traversal``), or by the target's distribution alone
-    (``target_only``, ``greedy``, ``race``). It is not exact for ``kseq``, whose drafts must share one distribution, nor for
-    ``recursive`` on merged drafts, where a node that both proposed would have two.
+    (``target_only``, ``greedy``, ``race``). It is not exact for ``kseq``, whose drafts must share one distribution, nor
+    for ``recursive`` on merged drafts, where a node that both proposed would have two.
 
     The host searches for the node where tree and text differ, so it reads the tree through `readback`.
     """

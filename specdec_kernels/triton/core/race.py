@@ -50,8 +50,8 @@ class Racers(NamedTuple):
 
 @triton.jit
 def noise_at(random, b, after, key, mask):
-    """Return the noise `after` tokens behind the first ones of requests b; if these have no offset, by the noise key at
-    index `key`. Positions wrap around."""
+    """Return the noise of the tokens `after` positions past the first ones of requests b. If there are no offsets,
+    return that of the noise keys at the indices `key`. Positions wrap around."""
     if random.seed.data is None:
         return Noise(b * 0, b * 0)
     elif random.offset.data is None:
@@ -88,8 +88,8 @@ def log_weight(side, b, row, stats, id, z, mask):
 
 @triton.jit
 def race_chunk(side, b, p, noise, c, alive, key, id, taken, num_taken, S):
-    """Return the better of the racer (key, id) and the winner of chunks c, without the tokens `taken`; ties: the lower
-    id. Of a row with ids, chunks are of its sorted places, and the weights of an id add up."""
+    """Return the better of the racer (key, id) and the winner of chunks c; ties: the lower id. The tokens `taken` do
+    not race. If a row has ids, its chunks are of the places sorted by id, and the weights of an id add up."""
     lane = tl.arange(0, S.WIDTH)[None, :]
     stats = RowStats(p.stats.scale, p.stats.cutoff, tl.zeros_like(p.stats.log_norm), p.stats.max)
     if side.ids.numbers is None:
@@ -138,8 +138,8 @@ def largest_finite(side, b, row, alive, S):
 
 @triton.jit
 def finished(side, b, p, id, on, S):
-    """Return the tokens of races that `id` won (-1: nobody), and which rows are lost: they give their largest finite
-    entry."""
+    """Return the tokens of races, and which rows are invalid. `id` is the winner, -1 if there is none; the token of an
+    invalid row is its largest finite entry."""
     token = tl.where(p.hot >= 0, p.hot, id)
     lost = on & (token < 0)
     token = tl.where(lost, 0, token)
