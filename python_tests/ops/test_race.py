@@ -182,17 +182,26 @@ TREES = [
     dict(V=8, N=9, stats=True),
     dict(V=8, N=9, probs=True),
     dict(V=8, N=9, dtype=torch.bfloat16, keyed=True, filtered=True),
+    dict(V=8, N=9, penalised=True),
 ]
+
+
+def penalties(n, V, **more):
+    """Return penalties whose histories hold two tokens each."""
+    ids = torch.stack([torch.arange(n) % (V // 2), V // 2 + torch.arange(n) % (V // 2)], dim=1).int()
+    return sk.Penalties(1.3, 0.5, 0.25, ids, torch.full_like(ids, 2), **more)
 
 
 @pytest.mark.parametrize("form", TREES, ids=lambda form: " ".join(form))
 def test_trees_agree_with_the_reference(racer, form):
-    args = races.tree(7, backends.scale(70 if form["V"] < 100 else 28, racer), **form)
+    form, B = dict(form), backends.scale(70 if form["V"] < 100 else 28, racer)
+    view = {"target_penalties": penalties(B, form["V"])} if form.pop("penalised", False) else {}
+    args = races.tree(7, B, **form) | view
     _, want = tree_checks.agree_on(tree_checks.verify(racer), args, f"{form}")
     assert 0.05 < (want.num_accepted > 0).double().mean() < 0.99, "not a test of both answers"
 
 
-@pytest.mark.parametrize("how", ["plain", "filters", "stats", "keyed", "greedy", "bfloat16"])
+@pytest.mark.parametrize("how", ["plain", "filters", "stats", "keyed", "greedy", "bfloat16", "penalties", "padded"])
 def test_samples_agree_with_the_reference(racer, how):
     N, V, k = backends.scale(60, racer), 1300, 5
     z = cases.rows_pair(2, N, V)[0]
@@ -207,9 +216,15 @@ def test_samples_agree_with_the_reference(racer, how):
         given = sk.Rows(z.bfloat16(), temperature=1.3)
     elif how == "keyed":
         at = {"seed": at["seed"] * 12345}
+    elif how == "penalties":
+        given = sk.Rows(z, penalties=penalties(N, V, drafted=torch.arange(N)[:, None] % 3))
+    elif how == "padded":
+        at |= {"num_rows": torch.tensor([N - 3])}
     out = won(racer, given, k=k, **at)
     want = reference.sample(given, k, race=True, **at)
     sure = want.margin > 1
+    if how == "padded":
+        assert (out.tokens[-3:] == -1).all() and (out.tokens[:-3, 0] >= 0).all()
     assert sure.double().mean() > 0.8 and torch.equal(out.tokens[sure], want.tokens[sure])
     assert torch.allclose(out.logprobs[sure].double(), want.logprobs[sure], rtol=1e-5, atol=2e-5)
     if how in ("filters", "greedy"):
