@@ -354,7 +354,25 @@ def test_a_noise_key_is_a_seed_at_position_0(racer):
     assert torch.equal(backends.run("verify_tree", racer, tree, z, method="race", seed=keys).tokens, each)
 
 
+def test_one_key_serves_all_rows(racer):
+    z = torch.randn(5, 40, generator=torch.Generator().manual_seed(4))
+    one, each = torch.tensor([7]), torch.full((5,), 7)
+    assert torch.equal(won(racer, sk.Rows(z), seed=one).tokens, won(racer, sk.Rows(z), seed=each).tokens)
+
+
 # ---- edges ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_stats_with_another_maximum(k, racer):
+    """The maximum shifts all keys alike, so the winners stay, and no row counts as invalid."""
+    z = torch.randn(14, 40, generator=torch.Generator().manual_seed(5))
+    stats = sk.row_stats(z)
+    shifted = stats.clone()
+    shifted[:, 3] += 30
+    at = {"seed": torch.arange(14), "offset": torch.zeros(14, dtype=torch.int64), "k": k}
+    own, other = (won(racer, sk.Rows(z, stats=x), **at) for x in (stats, shifted))
+    assert torch.equal(own.tokens, other.tokens) and not other.logprobs.isnan().any()
 
 
 def test_ties_go_to_the_lowest_id(racer):

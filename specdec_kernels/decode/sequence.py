@@ -105,7 +105,10 @@ class Batch(list):
     def __init__(self, sequences=(), device: torch.device = CPU, first: int = 0, race: bool = False):
         super().__init__(sequences)
         self.device, self.first, self.race, self.readback = device, first, race, Readback()
-        self._known = [-1], torch.empty(0)  # the sequences' lengths when `offset` was uploaded, and that tensor
+        self._known = (
+            [-1],
+            torch.empty(0, dtype=torch.int64, device=CPU),
+        )  # the sequences' lengths when `offset` was uploaded, and that tensor
 
     @property
     def slots(self) -> slice:

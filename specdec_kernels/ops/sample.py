@@ -49,10 +49,10 @@ def sample(
         k: draws per row, 0 to 2^33; RuntimeError where the results have no room in memory.
         replacement: True draws i.i.d.; False draws each token from what is left, renormalised, however little that
             weighs, and gives -1 (ln q = -inf) once nothing is left.
-        seed, offset: [N] or [1] int64. Draw i takes slot ``slot + i`` of the draft domain. With ``race``, ``offset`` is
-            the absolute position of the drafted token: draft i of a step (0, 1, ...) takes verification's ``offset``
-            plus i. Or ``seed`` [N] alone is a noise key for each row: key K gives the noise of seed K at position 0.
-            Neither is needed if the rows' temperature is the number 0.
+        seed, offset: [N] int64, or [1], one for all. Draw i takes slot ``slot + i`` of the draft domain. With
+            ``race``, ``offset`` is the absolute position of the drafted token: draft i of a step (0, 1, ...) takes
+            verification's ``offset`` plus i. Or ``seed`` [N] alone is a noise key for each row: key K gives the noise
+            of seed K at position 0. Neither is needed if the rows' temperature is the number 0.
         slot: an int in [0, 2^33), or [N] int32 / int64, of which the low 33 bits are used, here and in ``slot + i``. A
             drafter that draws position j of a step passes j * k. Must be 0 with ``race``.
         uniforms: [N, k] float64 in [0, 1), in place of seed and offset. What lies outside counts as the nearer end, NaN
