@@ -21,7 +21,7 @@ export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 watched() { LD_PRELOAD=$preload PYTHONPATH=build/asan "$PYTHON" -P "$@"; }
 
 watched python_tests/gates/asan_teeth.py
-SPECDEC_TEST_BACKENDS=cpu watched -m pytest -p no:cacheprovider -o pythonpath=build/asan -n 0 python_tests/*/test_*_edges.py \
+SPECDEC_TEST_BACKENDS=cpu watched -m pytest -p no:cacheprovider -o pythonpath='build/asan .' -n 0 python_tests/*/test_*_edges.py \
   python_tests/ops/test_{arguments,direct_calls,row_stats,sample,top_logprobs,row_topw,support,residual,row_gap,kseq_rho,budget,build_tree,grow_tree,tree_mask,count_tokens_,uniforms,accept,penalties,bias,allowed,views,top_n_sigma,sparse_rows,vocab_map,entry_ids}.py
 
 isas=base

@@ -3,8 +3,8 @@
 
 Scale mutants lose the probability that remains once a row's likely tokens are removed; the tests at every scale find
 them. Penalty mutants penalise a row wrongly; a comparison with rows that were penalised beforehand finds them. Filter
-mutants keep other entries than the float64 reference. Sparse mutants add up wrong entries of a draft by id. The last
-mutants have the rules of docs/wrong_rules.md.
+mutants keep other entries than the float64 reference. Sparse mutants add up wrong entries of a draft by id. Race
+mutants have wrong noise, keys or rows. The last mutants have the rules of docs/wrong_rules.md.
 Compiling takes about a minute for each native mutant.
 """
 
@@ -12,13 +12,21 @@ import functools
 import os
 
 import pytest
-from support import backends, filter_mutants, scale_mutants, sparse_mutants, view_mutants, wrong_rule_mutants
+from support import (
+    backends,
+    filter_mutants,
+    race_mutants,
+    scale_mutants,
+    sparse_mutants,
+    view_mutants,
+    wrong_rule_mutants,
+)
 from support.mutant_packages import caught_by, cpu_package, package
 
 from tools.cuda_on_cpu.build import CSRC
 from tools.cuda_on_cpu.mutants import mutate
 
-MODULES = scale_mutants, view_mutants, filter_mutants, sparse_mutants, wrong_rule_mutants
+MODULES = scale_mutants, view_mutants, filter_mutants, sparse_mutants, race_mutants, wrong_rule_mutants
 NATIVE = {name: mutant for module in MODULES for name, mutant in module.NATIVE.items()}
 TRITON = [item for module in MODULES for item in module.TRITON.items()]
 
