@@ -30,6 +30,7 @@ from specdec_kernels.ops.tree_mask_mod import tree_mask_mod as tree_mask_mod
 from specdec_kernels.ops.uniforms import uniforms as uniforms
 from specdec_kernels.ops.verify_chain import VerifyChainOutput as VerifyChainOutput, verify_chain as verify_chain
 from specdec_kernels.ops.verify_tree import VerifyTreeOutput as VerifyTreeOutput, verify_tree as verify_tree
+from specdec_kernels.supports import Supports as Supports, supports as supports
 from specdec_kernels.registry import (
     DOMAIN_ACCEPT as DOMAIN_ACCEPT,
     DOMAIN_DRAFT as DOMAIN_DRAFT,

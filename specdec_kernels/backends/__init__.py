@@ -121,6 +121,12 @@ def cuda_compiler() -> str:
     return _built()[0] if _built() else ""
 
 
+@functools.cache
+def cuda_reads_ids() -> bool:
+    """Return whether the installed CUDA ops read drafts by id, which a build with SPECDEC_CUDA_IDS=0 leaves out."""
+    return _CUDA_LIBRARY.exists() and b"built without SPECDEC_CUDA_IDS=0" not in _CUDA_LIBRARY.read_bytes()
+
+
 def cpu_isa() -> str:
     """Return the instruction set chosen for the CPU ops: base, avx2 or avx512 (``SPECDEC_ISA`` forces one)."""
     name = ctypes.CDLL(str(_LIBRARY)).specdec_cpu_isa

@@ -33,13 +33,10 @@ def register(dispatch_key: str) -> None:
     _libraries.append(library)
 
 
-def writer_of(op: str) -> Callable[[tuple | torch.Tensor, tuple], None]:
-    """Return a function of an op's results and arguments that fills the results.
-
-    It calls the function named after the op, in the module of that name, with the arguments that its parameters name. A
-    parameter `target` or `draft` takes the fields of GivenRows of that side, one that ends in `views` those of
-    GivenViews. If a call gives an argument that no parameter takes, it raises.
-    """
+def _parameters(op: str) -> tuple[Callable, list[str | tuple[str, ...]]]:
+    """Return the function named after the op, in the module of that name, and what its parameters after the first take:
+    names of arguments. A parameter `target` or `draft` takes the fields of GivenRows of that side, one that ends in
+    `views` those of GivenViews."""
     function = getattr(importlib.import_module(f"{__package__}.{op}"), op)
     known = taken(op)
     names: list[str | tuple[str, ...]] = []
@@ -49,14 +46,29 @@ def writer_of(op: str) -> Callable[[tuple | torch.Tensor, tuple], None]:
             names.append(tuple(name.removesuffix("views") + field for field in GivenViews._fields))
         else:
             names.append(tuple(f"{name}_{field}" for field in GivenRows._fields) if is_side else name)
-    pick = picker(op, names)
-    served = {x for name in names for x in ((name,) if isinstance(name, str) else name)}
-    others = [(i, x) for i, x in enumerate(known) if x.name not in served]
+    return function, names
 
-    def write(results, given):
+
+def refuser(op: str) -> Callable[[tuple], None]:
+    """Return a function of an op's arguments that raises if they give one that no parameter of Triton's takes."""
+    served = {x for name in _parameters(op)[1] for x in ((name,) if isinstance(name, str) else name)}
+    others = [(i, x) for i, x in enumerate(taken(op)) if x.name not in served]
+
+    def refuse(given):
         for i, x in others:
             if i < len(given) and not x.is_off(given[i]):
                 raise NotImplementedError(f"{op}: Triton does not serve {x.name.removesuffix('_numbers')}")
+
+    return refuse
+
+
+def writer_of(op: str) -> Callable[[tuple | torch.Tensor, tuple], None]:
+    """Return a function of an op's results and arguments that fills the results."""
+    function, names = _parameters(op)
+    pick, refuse = picker(op, names), refuser(op)
+
+    def write(results, given):
+        refuse(given)
         function(results, *pick(given))
 
     return write

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine asks before it calls an op: whether a call of this kind is served here."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from specdec_kernels import backends, registry
+from specdec_kernels.allowed import Allowed
+from specdec_kernels.bias import Bias
+from specdec_kernels.ops import _call
+from specdec_kernels.penalties import Penalties
+from specdec_kernels.rows import Rows
+from specdec_kernels.vocab_map import VocabMap
+
+_V = 1 << 17  # of tensors without memory
+
+
+class Supports(NamedTuple):
+    """An answer of ``supports``: ``ok``, and where it is False, the reason in words."""
+
+    ok: bool
+    reason: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+def supports(
+    op: str,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    strides: Sequence[int] | None = None,
+    kind: str = "logits",
+    views: Sequence[str] = (),
+    draft: bool = True,
+    draft_kind: str | None = None,
+    draft_views: Sequence[str] = (),
+    **arguments: Any,
+) -> Supports:
+    """Return whether an op serves a kind of call on this machine. Nothing is run.
+
+    The answer is that of the checks of a real call: they get tensors without memory, for one row or one request with
+    one draft. It depends on the description, the installed package and this machine's GPUs, not on sizes or values. It
+    takes some milliseconds: ask when the engine starts, not in each step.
+
+    Args:
+        op: the name of a public function, such as "verify_chain".
+        device: where the tensors of the call are.
+        dtype: that of logits or probabilities.
+        strides: of the tensor of rows, as ``logits.stride()`` returns them; the last one counts. None: contiguous.
+        kind: "logits" or "probs", as in ``Rows``; draft_kind: that of the draft's rows, by default the same.
+        views: fields of ``Rows`` that the target's rows have, such as "penalties", "allowed", "top_k" or "row". For ops
+            with one argument of rows, it means those.
+        draft: False for one-hot drafts, which have no rows.
+        draft_views: the same as ``views`` for the draft's rows.
+        arguments: other arguments of the public function, such as ``method="race"``, ``rule="lossy"`` or ``k=4``.
+
+    Returns:
+        Supports: ``ok`` and ``reason``. The reason is None, or the text of the error that such a call raises or what
+        this installation lacks. It is also usable as a bool.
+
+    Raises:
+        ValueError: there is no such op, no such field of ``Rows``, or the op has no argument of that name.
+
+    Example:
+        >>> supports("verify_chain", dtype=torch.bfloat16, views=["penalties", "top_p"], method="block").ok
+        True
+        >>> supports("row_stats", dtype=torch.float64).reason
+        'row_stats: rows.logits must be float32, bfloat16 or float16, got float64'
+    """
+    if op not in registry.FUNCTIONS:
+        raise ValueError(f"supports: op must be one of {', '.join(registry.FUNCTIONS)}, got {op}")
+    for name in (*views, *draft_views):
+        if name not in _FIELDS:
+            raise ValueError(f"supports: views must be among {', '.join(_FIELDS)}, got {name}")
+    if op not in _CALLS and (views or draft_views or strides is not None):
+        raise ValueError(f"supports: {op} reads no rows, so it takes no views, draft_views or strides")
+    unknown = arguments.keys() - inspect.signature(_function(op)).parameters
+    if unknown:
+        raise ValueError(f"supports: {op} has no argument {', '.join(sorted(unknown))}")
+    device = torch.device(device)
+    reason = _device(device)
+    if reason is not None:
+        return Supports(False, f"{op}: {reason}")
+    if op not in _CALLS:
+        return Supports(True)
+    if backends.chosen() == "cuda" and device.type == "cuda" and {"ids", "vocab_map"} & {*draft_views}:
+        if not backends.cuda_reads_ids():
+            return Supports(False, f"{op}: the CUDA ops were built with SPECDEC_CUDA_IDS=0")
+    with torch.device("meta"), _Refuser(op, device):
+        step = 1 if strides is None else strides[-1]
+        sides = _Side(dtype, step, kind, tuple(views)), _Side(dtype, step, draft_kind or kind, tuple(draft_views))
+        given = _CALLS[op](sides[0], sides[1] if draft else None) | arguments
+        try:
+            _function(op)(**given)
+        except _call.REFUSED as error:
+            return Supports(False, str(error))
+    return Supports(True)
+
+
+def _device(device: torch.device) -> str | None:
+    """Return why tensors on a device have no ops."""
+    name = backends.chosen()
+    if device.type == "cpu":
+        return None
+    if device.type != "cuda":
+        return f"tensors must be on the CPU or a GPU, got {device}"
+    if name == "cpu":
+        return f"no ops for GPUs: {backends.lacks('cuda') or backends.lacks('triton') or 'SPECDEC_BACKEND=cpu'}"
+    return None if name in backends.available() else backends.misfit() or "no GPU was found"
+
+
+def _function(op: str) -> Callable:
+    return getattr(importlib.import_module("specdec_kernels"), op)
+
+
+class _Refuser(TorchDispatchMode):
+    """Raises for a call of an op that the device's backend does not serve, although its arguments are right."""
+
+    def __init__(self, op: str, device: torch.device):
+        super().__init__()
+        self.op, self.name = op, backends.chosen()
+        on_device = device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+        self.is_triton = self.name == "triton" and on_device
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if self.is_triton and function.namespace == "specdec" and function._opname == self.op:
+            from specdec_kernels import triton
+
+            triton.refuser(self.op)(args)
+        return function(*args, **(kwargs or {}))
+
+
+class _Side(NamedTuple):
+    """What is asked about the rows of one side. Its rows are those of one request with one draft."""
+
+    dtype: torch.dtype
+    step: int  # stride of the last dimension
+    kind: str
+    fields: tuple[str, ...]
+
+    def rows(self, *shape: int) -> Rows:
+        """Return rows [*shape, V], or a store if they have an index."""
+        lying = (*shape[:-1], 2) if "row" in self.fields else shape
+        strides = torch.empty(*lying, _V * self.step).stride()
+        logits = torch.empty_strided((*lying, _V), (*strides[:-1], self.step), dtype=self.dtype)
+        return Rows(logits, kind=self.kind, **{name: _FIELDS[name](lying, shape) for name in self.fields})
+
+
+def _int32(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.int32)
+
+
+def _int64(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.int64)
+
+
+# Fields of Rows, as functions of the shape of the rows in memory and of that in the call
+_FIELDS: dict[str, Callable] = {
+    **dict.fromkeys(("temperature", "top_p", "min_p", "top_n_sigma"), lambda lying, shape: torch.empty(1)),
+    "top_k": lambda lying, shape: _int32(1),
+    "stats": lambda lying, shape: torch.empty(*lying, 4),
+    "row": lambda lying, shape: _int32(*shape),
+    "penalties": lambda lying, shape: Penalties(1.1, 0.1, 0.1, _int32(1, 1), _int32(1, 1)),
+    "bias": lambda lying, shape: Bias(_int32(1, 1), torch.empty(1, 1), _int32(1)),
+    "allowed": lambda lying, shape: Allowed(_int32(1, _V // 32), _int32(1)),
+    "ids": lambda lying, shape: _int32(*lying, _V),
+    "vocab_map": lambda lying, shape: VocabMap(_int32(4 * _V + 1), _V),
+}
+
+
+def _flat(**more: Any) -> Callable:
+    return lambda side, draft: {"rows": side.rows(1)} | more
+
+
+def _pair(**more: Any) -> Callable:
+    return lambda side, draft: {"p": side.rows(1), "q": (draft or side).rows(1)} | more
+
+
+def _on_probs(side: _Side, draft: _Side | None) -> dict:
+    return {"p": side.rows(1).logits, "q": (draft or side).rows(1).logits}
+
+
+def _seeds() -> dict[str, torch.Tensor]:
+    return {"seed": _int64(1), "offset": _int64(1)}
+
+
+def _chain(side: _Side, draft: _Side | None) -> dict:
+    step = {"target": side.rows(1, 2), "draft_tokens": _int64(1, 1)} | _seeds()
+    return step if draft is None else step | {"draft": draft.rows(1, 1)}
+
+
+def _tree(side: _Side, draft: _Side | None) -> dict:
+    step = {"tree": (_int32(1, 2), _int64(1, 2)), "target": side.rows(1, 2), "max_depth": 1} | _seeds()
+    return step if draft is None else step | {"draft": draft.rows(1, 2)}
+
+
+# Functions of the target's side and the draft's, None: one-hot drafts. They make the arguments of a call.
+_CALLS: dict[str, Callable] = {
+    "row_stats": _flat(),
+    "sample": lambda side, draft: {"rows": side.rows(1)} | _seeds(),
+    "top_logprobs": _flat(k=1),
+    "support": _flat(max_kept=1),
+    "row_topw": lambda side, draft: {"rows": side.rows(1), "score": torch.empty(1), "w": 1},
+    "row_gap": _pair(),
+    "kseq_rho": _pair(k=1),
+    "accept": lambda side, draft: _on_probs(side, draft) | {"u": torch.empty(1, _V, dtype=torch.float64)},
+    "residual": _on_probs,
+    "verify_chain": _chain,
+    "verify_tree": lambda side, draft: _tree(side, draft) | {"method": "recursive" if draft else "target_only"},
+}
