@@ -31,9 +31,9 @@ def block(p, q, drafts, coins, final):
     return tau, drawn(weights, final)
 
 
-def tree(first, sibling, tokens, p, coins, final, depth, single=1.0, acc=1.0):
+def tree(first, sibling, tokens, p, coins, final, depth, single=1.0, acc=1.0, scratch=None):
     """Return (path, tokens after its nodes). Each visited node has one coin, compared with the running sum of its
-    children's p."""
+    children's p. p of the tokens of rejected children goes to scratch [N, V]."""
     node, path, out = 0, [0], []
     while True:
         weights, seen, child = p[node].copy(), 0.0, first[node] if len(out) < depth else -1
@@ -43,6 +43,8 @@ def tree(first, sibling, tokens, p, coins, final, depth, single=1.0, acc=1.0):
             if coins[node] < seen / acc or p[node, t] >= single:
                 break
             weights[t] = 0.0
+            if scratch is not None:
+                scratch[node, t] = p[node, t]
             child = sibling[child]
         if child < 0:
             return path, [*out, drawn(weights, final)]

@@ -22,6 +22,7 @@ SIGNATURES = {  # as in FlashInfer 0.7.2 and SGLang 0.5.23
     sglang.tree_speculative_sampling_target_only: f"{OUTPUTS} {LINKS} {COINS} {THRESHOLDS}",
     sglang.verify_tree_greedy: f"{OUTPUTS} {LINKS} target_predict",
     sglang.chain_speculative_sampling_triton: f"{OUTPUTS} {LINKS} {COINS} {THRESHOLDS} block_verification",
+    sglang.chain_block_speculative_sampling_triton: f"{OUTPUTS} {LINKS} {COINS} {THRESHOLDS}",
     sglang.BlockwiseRejection.execute: "candidates target_logits draft_logits target_temperatures draft_temperatures "
     "noise cutoff_verify_lens",
     sglang.make_rejection_noise: "random_seed device",

@@ -91,14 +91,73 @@ def test_tree_by_the_targets_law(op_backend, thresholds):
     same(got, wanted(walks, places, B, N, S))
 
 
-def test_tree_leaves_drafts_and_unused_places_alone():
+@pytest.mark.parametrize("thresholds", [(1.0, 1.0), (0.6, 0.3)])
+def test_rejected_children_are_written_to_draft_probs(thresholds):
+    """At each node that was reached, as SGLang's kernel does, and nowhere else; also if a child occurs twice."""
     tokens, places, first, sibling = random_trees(5)
+    tokens[::3, -1] = tokens[::3, -2]
     p, scratch = probabilities(B, N, V, seed=6), torch.rand(B, N, V)
-    before = scratch.clone()
+    u, final, want = coins(B, N, seed=7), coins(B, seed=8), scratch.clone()
+    for b in range(B):
+        links = first[b].tolist(), sibling[b].tolist(), tokens[b].tolist()
+        coin = u[b].tolist(), final[b].item()
+        peer_walks.tree(*links, p[b].double().numpy(), *coin, S - 1, *thresholds, scratch=want[b].numpy())
+    assert ((want != scratch).flatten(1).sum(1) > 1).any()
+    given = tokens, places, first, sibling, u, final, p, scratch, *thresholds
+    sglang.tree_speculative_sampling_target_only(*buffers(B, N, S), *given)
+    assert torch.equal(scratch, want)
+
+
+def strided(x, how):
+    """Return the same tensor with other strides."""
+    if how == "a column of a wider tensor":
+        return torch.stack([x, torch.full_like(x, 9)], -1)[..., 0]
+    if how == "transposed":
+        return x.transpose(-1, -2).contiguous().transpose(-1, -2)
+    return torch.nn.functional.pad(x, (1, 2), value=3)[..., 1:-2]  # padded rows
+
+
+@pytest.mark.parametrize("how", ["a column of a wider tensor", "transposed", "padded rows"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "chain_speculative_sampling_triton",
+        "chain_block_speculative_sampling_triton",
+        "tree_speculative_sampling_target_only",
+        "tree_speculative_sampling_target_only_triton",
+    ],
+)
+def test_every_argument_may_have_any_strides(name, how):
+    tree = name.startswith("tree")
+    n = N if tree else S
+    tokens, places, first, sibling = random_trees(1) if tree else (torch.randint(V, (B, S)), None, None, None)
+    if places is None:
+        places = torch.arange(B * S).view(B, S)
+    given = [tokens, places, first, sibling, coins(B, n, seed=3), coins(B, seed=4), probabilities(B, n, V, seed=2)]
+    given.append(probabilities(B, n if tree else S - 1, V, seed=9))
+    out, other = buffers(B, n, S), buffers(B, n, S)
+    getattr(sglang, name)(*out, *(x.clone() if x is not None else None for x in given))
+    moved = [None if x is None else strided(x, how) if x.dim() > 1 else x for x in given]
+    getattr(sglang, name)(*other, *moved)
+    same(other, out)
+
+
+def test_block_under_its_own_name():
+    """It is the chain's function with block_verification."""
+    p, q = probabilities(B, S, V, seed=11), probabilities(B, S - 1, V, seed=12, sharp=1.0)
+    given = (torch.randint(V, (B, S)), torch.arange(B * S).view(B, S), None, None, coins(B, S, seed=13))
+    out, other = buffers(B, S, S), buffers(B, S, S)
+    sglang.chain_block_speculative_sampling_triton(*out, *given, coins(B, seed=14), p, q, 0.5, 0.5, True)
+    sglang.chain_speculative_sampling_triton(*other, *given, coins(B, seed=14), p, q, block_verification=True)
+    same(out, other)
+
+
+def test_tree_leaves_unused_places_alone():
+    tokens, places, first, sibling = random_trees(5)
+    p = probabilities(B, N, V, seed=6)
     out = buffers(B, N, S)
     more = (coins(B, N, seed=7), coins(B, seed=8))
-    sglang.tree_speculative_sampling_target_only(*out, tokens, places, first, sibling, *more, p, scratch)
-    assert torch.equal(scratch, before)
+    sglang.tree_speculative_sampling_target_only(*out, tokens, places, first, sibling, *more, p)
     predicts, accept_index, accept_token_num = out
     used = accept_index >= 0
     assert torch.equal(used.sum(1), accept_token_num + 1) and (accept_index[~used] == UNUSED).all()

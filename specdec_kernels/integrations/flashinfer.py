@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 
 from specdec_kernels.integrations import _keys
+from specdec_kernels.integrations._strides import in_order
 from specdec_kernels.ops.accept import accept
 from specdec_kernels.ops.uniforms import uniforms
 from specdec_kernels.ops.verify_chain import verify_chain
@@ -41,7 +42,8 @@ def chain_speculative_sampling(
     - **Edges.** A drafted id of draft probability 0 cannot have been drawn from that row and is rejected; FlashInfer
       keeps it if the target allows it. An id below 0 ends its request's draft; FlashInfer reads outside of its rows.
       Where (p - q)+ has no mass the token comes from p.
-    - **Types.** Rows of bfloat16 and float16 are read directly, ids may be int64, and every device is supported. Calls
+    - **Types.** Rows of bfloat16 and float16 are read directly, rows may have any strides (those whose entries are not
+      neighbours are copied), ids may be int64, and every device is supported. Calls
       do not wait for the device. ``deterministic`` has no effect: results are always deterministic.
 
     Args:
@@ -72,6 +74,7 @@ def chain_speculative_sampling(
     B, G = draft_token_ids.shape
     device = target_probs.device
     seeds, offsets = _numbers(seed, offset, generator, B, device)
+    draft_probs, target_probs = in_order(draft_probs), in_order(target_probs)
     out = verify_chain(
         Rows(target_probs, kind="probs"), draft_token_ids, Rows(draft_probs, kind="probs"), seed=seeds, offset=offsets
     )

@@ -15,17 +15,22 @@ from specdec_kernels.integrations.sglang.build_tree import build_tree_kernel_eff
 from specdec_kernels.integrations.sglang.chain import (
     BlockwiseRejection,
     RejectionNoise,
+    chain_block_speculative_sampling_triton,
     chain_speculative_sampling_triton,
     make_rejection_noise,
 )
 from specdec_kernels.integrations.sglang.tree import tree_speculative_sampling_target_only, verify_tree_greedy
 
+tree_speculative_sampling_target_only_triton = tree_speculative_sampling_target_only  # SGLang's name on ROCm
+
 __all__ = [
     "BlockwiseRejection",
     "RejectionNoise",
     "build_tree_kernel_efficient",
+    "chain_block_speculative_sampling_triton",
     "chain_speculative_sampling_triton",
     "make_rejection_noise",
     "tree_speculative_sampling_target_only",
+    "tree_speculative_sampling_target_only_triton",
     "verify_tree_greedy",
 ]

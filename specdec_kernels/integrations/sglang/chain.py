@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from specdec_kernels.integrations import _keys
+from specdec_kernels.integrations._strides import in_order
 from specdec_kernels.integrations.sglang import outputs
 from specdec_kernels.ops.verify_chain import verify_chain
 from specdec_kernels.rows import Rows
@@ -38,6 +39,7 @@ def chain_speculative_sampling_triton(
     - Where (p - q)+ has no mass the token comes from p; SGLang emits the last id of the vocabulary.
     - A draft probability up to 1 + 1e-3 counts as 1, since rounded rows can reach it; SGLang rejects the draft.
     - An id below 0 ends its request's draft, and the next token comes from p.
+    - Rows whose entries are not neighbours in memory are copied. Other strides cost nothing.
 
     Args:
         predicts ... retrive_index: as in ``tree_speculative_sampling_target_only``; candidates [B, S], the last
@@ -49,17 +51,71 @@ def chain_speculative_sampling_triton(
         draft_probs: [B, S-1, V]; more rows after these are not read.
         block_verification: ``verify_chain``'s method "block".
     """
-    op = "chain_speculative_sampling_triton"
+    _verify(
+        "chain_speculative_sampling_triton",
+        "block" if block_verification else "token",
+        (predicts, accept_index, accept_token_num),
+        candidates,
+        retrive_index,
+        (uniform_samples, uniform_samples_for_final_sampling),
+        target_probs,
+        draft_probs,
+    )
+
+
+def chain_block_speculative_sampling_triton(
+    predicts: torch.Tensor,
+    accept_index: torch.Tensor,
+    accept_token_num: torch.Tensor,
+    candidates: torch.Tensor,
+    retrive_index: torch.Tensor,
+    retrive_next_token: torch.Tensor | None,
+    retrive_next_sibling: torch.Tensor | None,
+    uniform_samples: torch.Tensor,
+    uniform_samples_for_final_sampling: torch.Tensor,
+    target_probs: torch.Tensor,
+    draft_probs: torch.Tensor,
+    threshold_single: float = 1.0,
+    threshold_acc: float = 1.0,
+    deterministic: bool = True,
+) -> None:
+    """Verify one chain per request as a block, by ``verify_chain`` with the method "block" (Sun et al. 2024).
+
+    Arguments and differences from SGLang are those of ``chain_speculative_sampling_triton``.
+    """
+    _verify(
+        "chain_block_speculative_sampling_triton",
+        "block",
+        (predicts, accept_index, accept_token_num),
+        candidates,
+        retrive_index,
+        (uniform_samples, uniform_samples_for_final_sampling),
+        target_probs,
+        draft_probs,
+    )
+
+
+def _verify(
+    op: str,
+    method: str,
+    results: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    candidates: torch.Tensor,
+    retrive_index: torch.Tensor,
+    coins: tuple[torch.Tensor, torch.Tensor],
+    target_probs: torch.Tensor,
+    draft_probs: torch.Tensor,
+) -> None:
+    predicts, accept_index, accept_token_num = results
     S = outputs.check(op, candidates, accept_index, accept_token_num)
     if S != candidates.size(1):
         raise ValueError(f"{op}: accept_index must have shape {list(candidates.shape)}, got {list(accept_index.shape)}")
-    uniforms = torch.cat([uniform_samples[:, : S - 1], uniform_samples_for_final_sampling.unsqueeze(1)], 1).double()
+    tests, final = coins
     out = verify_chain(
-        Rows(target_probs, kind="probs"),
+        Rows(in_order(target_probs), kind="probs"),
         candidates[:, 1:],
-        Rows(draft_probs[:, : S - 1], kind="probs"),
-        method="block" if block_verification else "token",
-        uniforms=uniforms,
+        Rows(in_order(draft_probs[:, : S - 1]), kind="probs"),
+        method=method,
+        uniforms=torch.cat([tests[:, : S - 1], final.unsqueeze(1)], 1).double(),
     )
     path = torch.arange(S, device=candidates.device).expand(len(candidates), S)
     path = torch.where(path <= out.num_accepted.unsqueeze(1), path, -1)
@@ -112,9 +168,9 @@ class BlockwiseRejection:
         B, S = candidates.shape
         draft = None
         if draft_logits is not None:
-            draft = Rows(draft_logits[:B, : S - 1], temperature=draft_temperatures.reshape(-1).float())
+            draft = Rows(in_order(draft_logits[:B, : S - 1]), temperature=draft_temperatures.reshape(-1).float())
         out = verify_chain(
-            Rows(target_logits.unflatten(0, (B, S)), temperature=target_temperatures.reshape(-1).float()),
+            Rows(in_order(target_logits.unflatten(0, (B, S))), temperature=target_temperatures.reshape(-1).float()),
             candidates[:, 1:],
             draft,
             seed=_keys.of_rows(noise.key, B, candidates.device),

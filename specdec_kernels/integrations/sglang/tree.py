@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from specdec_kernels.integrations._strides import in_order
 from specdec_kernels.integrations.sglang import outputs
 from specdec_kernels.ops.verify_tree import verify_tree
 from specdec_kernels.rows import Rows
@@ -39,7 +40,9 @@ def tree_speculative_sampling_target_only(
     - A random number *equal* to the sum rejects. SGLang's ``<=`` accepts a token of probability 0 with the number 0.
     - A second sibling with the same token is skipped. SGLang adds its probability again, which biases the output.
     - Thresholds of 0 count as 1e-9 (in SGLang only threshold_acc), so a token of probability 0 is never kept.
-    - ``draft_probs`` is neither read nor written. SGLang's kernel needs it zeroed, as scratch memory.
+    - ``draft_probs`` is not read. SGLang's kernel needs it zeroed: it is where it keeps what rejected children had. If
+      given, it is written as SGLang does: at each node that was reached, p of the tokens of rejected children.
+    - Rows whose entries are not neighbours in memory are copied. Other strides cost nothing.
 
     Args:
         predicts, accept_index, accept_token_num: written in place, int32: ``predicts[accept_index[b, i]]`` is the token
@@ -51,7 +54,8 @@ def tree_speculative_sampling_target_only(
         uniform_samples: [B, N] in [0, 1): node i's number decides among its children.
         uniform_samples_for_final_sampling: [B].
         target_probs: [B, N, V].
-        draft_probs, deterministic: ignored.
+        draft_probs: [B, N, V], written in place; or None.
+        deterministic: ignored.
         threshold_single, threshold_acc: in [0, 1]; 1 and 1 keep the target's distribution.
     """
     op = "tree_speculative_sampling_target_only"
@@ -59,9 +63,10 @@ def tree_speculative_sampling_target_only(
     uniforms = torch.cat([uniform_samples, uniform_samples_for_final_sampling.unsqueeze(1)], 1).double()
     thresholds = tuple(max(float(x), _LEAST) for x in (threshold_single, threshold_acc))
     lossy: dict[str, Any] = {} if thresholds == (1.0, 1.0) else {"rule": "thresholds", "alpha": thresholds}
+    parents, rank = _family(retrive_next_token, retrive_next_sibling)
     out = verify_tree(
-        (_parents(retrive_next_token, retrive_next_sibling), candidates),
-        Rows(target_probs, kind="probs"),
+        (parents, candidates),
+        Rows(in_order(target_probs), kind="probs"),
         method="target_only",
         max_depth=S - 1,
         links=(retrive_next_token, retrive_next_sibling),
@@ -69,6 +74,8 @@ def tree_speculative_sampling_target_only(
         **lossy,
     )
     outputs.write(predicts, accept_index, accept_token_num, retrive_index, out.path, out.tokens)
+    if draft_probs is not None:
+        _write_rejected(draft_probs, target_probs, candidates, parents, rank, out.path)
 
 
 def verify_tree_greedy(
@@ -88,7 +95,7 @@ def verify_tree_greedy(
         target_predict: [B, N]; flattened, the entry at a node's retrive_index is the target's token after that node.
     """
     S = outputs.check("verify_tree_greedy", candidates, accept_index, accept_token_num)
-    parents = _parents(retrive_next_token, retrive_next_sibling)
+    parents, _ = _family(retrive_next_token, retrive_next_sibling)
     chosen = target_predict.flatten()[retrive_index]
     # The walk only needs to know whether a child has the chosen token. So tokens become 0 or 1, in rows with argmax 1.
     found = (candidates == chosen.gather(1, parents.clamp(min=0))).to(torch.int64)
@@ -105,8 +112,9 @@ def verify_tree_greedy(
     )
 
 
-def _parents(first_child: torch.Tensor, next_sibling: torch.Tensor) -> torch.Tensor:
-    """Return each node's parent [B, N], -1 for the root and for nodes in no list."""
+def _family(first_child: torch.Tensor, next_sibling: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return each node's parent [B, N], -1 for the root and for nodes in no list, and how many siblings come before
+    it [B, N]."""
     B, N = first_child.shape
     nodes = torch.arange(N, device=first_child.device).expand(B, N)
 
@@ -116,7 +124,37 @@ def _parents(first_child: torch.Tensor, next_sibling: torch.Tensor) -> torch.Ten
         return nodes.new_full((B, N + 1), -1).scatter_(1, named, nodes)[:, :N]
 
     parent_of_first, elder = pointing(first_child), pointing(next_sibling)
-    eldest = torch.where(elder >= 0, elder, nodes)
+    eldest, rank = torch.where(elder >= 0, elder, nodes), (elder >= 0).to(torch.int64)
     for _ in range(N.bit_length()):  # each round doubles the distance covered
-        eldest = eldest.gather(1, eldest)
-    return parent_of_first.gather(1, eldest)
+        eldest, rank = eldest.gather(1, eldest), rank + rank.gather(1, eldest)
+    return parent_of_first.gather(1, eldest), rank
+
+
+def _write_rejected(
+    draft_probs: torch.Tensor,
+    target_probs: torch.Tensor,
+    candidates: torch.Tensor,
+    parents: torch.Tensor,
+    rank: torch.Tensor,
+    path: torch.Tensor,
+) -> None:
+    """Write p of the tokens of rejected children to draft_probs, in the rows of their parents.
+
+    Children of the path's last node are rejected if it could have had another; of other nodes on the path, those before
+    the accepted one.
+    """
+    B, N = parents.shape
+    on_path = path[:, :-1] >= 0  # children of a node in the last column are not tested
+    visited = torch.where(on_path, path[:, :-1], N).to(torch.int64)
+    after = path[:, 1:].to(torch.int64)
+    accepted = torch.where(after >= 0, rank.gather(1, after.clamp(min=0)), N)
+    tested = rank.new_zeros(B, N + 1).scatter_(1, visited, torch.where(on_path, accepted, 0))[:, :N]
+    node = parents.clamp(min=0)
+    rejected = (parents >= 0) & (rank < tested.gather(1, node))
+    inside = (candidates >= 0) & (candidates < target_probs.size(2))
+    token = torch.where(inside, candidates, 0).to(torch.int64)
+    # A token that occurs twice among the children of a node has one entry: all of them write the same there.
+    twins = (parents[:, :, None] == parents[:, None]) & (token[:, :, None] == token[:, None])
+    written = (twins & (rejected & inside)[:, None]).any(2)
+    at = torch.arange(B, device=node.device)[:, None], node, token
+    draft_probs[at] = torch.where(written, target_probs[at].to(draft_probs.dtype), draft_probs[at])

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine's maintainer adopts: rejection sampling of vLLM by torch.ops.specdec, without a patch.
+
+It is written as a file of vLLM's own, vllm/v1/sample/ops/specdec.py. At the head of `rejection_sample`
+(vllm/v1/sample/rejection_sampler.py) two lines would call it:
+
+    if not synthetic_mode and specdec.serves(target_logits, draft_probs):
+        return specdec.rejection_sample(draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, ...)
+
+vLLM needs nothing at build time. A plugin registers the ops (`import specdec_kernels`), VLLM_USE_SPECDEC=1 turns them
+on, and what they do not serve stays with vLLM. The plugin of this package does more (docs/vllm.md): it reads the
+model's raw rows, where this file takes those that vLLM has scaled and filtered.
+"""
+
+import functools
+import os
+
+import torch
+
+
+@functools.cache
+def is_enabled() -> bool:
+    """Return whether the switch is on and a plugin has registered the ops."""
+    return os.environ.get("VLLM_USE_SPECDEC", "0") == "1" and hasattr(torch.ops.specdec, "verify_chain")
+
+
+@functools.cache
+def probe(device_type: str, logits: torch.dtype, draft: torch.dtype | None) -> str | None:
+    """Return why the ops do not serve this device and these types, in words; None if they do. Runs nothing."""
+    from specdec_kernels import supports
+
+    ask = functools.partial(supports, "verify_chain", device=device_type, views=["temperature"])
+    answers = [ask(dtype=logits, draft=False)]
+    if draft is not None:
+        answers.append(supports("verify_chain", device=device_type, dtype=draft, kind="probs"))
+    return next((x.reason for x in answers if not x.ok), None)
+
+
+def serves(target_logits: torch.Tensor, draft_probs: torch.Tensor | None) -> bool:
+    """Return whether `rejection_sample` below takes this step. Neither the device nor a value is waited for."""
+    if not is_enabled() or target_logits.stride(-1) != 1:
+        return False
+    return not probe(target_logits.device.type, target_logits.dtype, None if draft_probs is None else draft_probs.dtype)
+
+
+def rejection_sample(
+    draft_token_ids: torch.Tensor,  # [D]
+    num_draft_tokens: list[int],
+    max_spec_len: int,
+    cu_num_draft_tokens: torch.Tensor,  # [B], inclusive
+    draft_probs: torch.Tensor | None,  # [D, V]
+    target_logits: torch.Tensor,  # [D, V], scaled and filtered
+    bonus_token_ids: torch.Tensor,  # [B, 1]
+    sampling_metadata,
+) -> torch.Tensor:
+    """Return tokens [B, max_spec_len + 1] int32: the accepted drafts, one more token, then -1."""
+    B, device = len(num_draft_tokens), target_logits.device
+    greedy = sampling_metadata.all_greedy
+    temperature = torch.zeros(B, device=device) if greedy else (sampling_metadata.temperature != 0).float()
+    uniforms = torch.rand(B, max_spec_len + 1, dtype=torch.float64, device=device)
+    for b, generator in sampling_metadata.generators.items():  # requests with a seed
+        uniforms[b].uniform_(generator=generator)
+    side = {"top_k": None, "top_p": None, "min_p": None, "top_n_sigma": None, "numbers": None, "stats": None}
+    target = {"logits": target_logits, "temperature": temperature, "kind": 0, "row": None}
+    draft = {"logits": None if greedy else draft_probs, "temperature": None, "kind": 1, "row": None}
+    out = torch.ops.specdec.verify_chain(
+        draft_tokens=draft_token_ids,
+        cu_draft=torch.nn.functional.pad(cu_num_draft_tokens, (1, 0)),
+        max_draft=max_spec_len,
+        bonus_tokens=bonus_token_ids.view(-1),
+        method=0,
+        uniforms=uniforms,
+        **{f"target_{name}": x for name, x in (side | target).items()},
+        **{f"draft_{name}": x for name, x in (side | draft).items()},
+    )
+    return out[0].to(torch.int32)
