@@ -29,11 +29,8 @@ def probe(device_type: str, logits: torch.dtype, draft: torch.dtype | None) -> s
     """Return why the ops do not serve this device and these types, in words; None if they do. Runs nothing."""
     from specdec_kernels import supports
 
-    ask = functools.partial(supports, "verify_chain", device=device_type, views=["temperature"])
-    answers = [ask(dtype=logits, draft=False)]
-    if draft is not None:
-        answers.append(supports("verify_chain", device=device_type, dtype=draft, kind="probs"))
-    return next((x.reason for x in answers if not x.ok), None)
+    draft_rows = {"draft": draft is not None, "draft_dtype": draft, "draft_kind": "probs"}
+    return supports("verify_chain", device=device_type, dtype=logits, views=["temperature"], **draft_rows).reason
 
 
 def serves(target_logits: torch.Tensor, draft_probs: torch.Tensor | None) -> bool:

@@ -43,6 +43,7 @@ def supports(
     views: Sequence[str] = (),
     draft: bool = True,
     draft_kind: str | None = None,
+    draft_dtype: torch.dtype | None = None,
     draft_views: Sequence[str] = (),
     **arguments: Any,
 ) -> Supports:
@@ -57,10 +58,11 @@ def supports(
         device: where the tensors of the call are.
         dtype: that of logits or probabilities.
         strides: of the tensor of rows, as ``logits.stride()`` returns them; the last one counts. None: contiguous.
-        kind: "logits" or "probs", as in ``Rows``; draft_kind: that of the draft's rows, by default the same.
+        kind: "logits" or "probs", as in ``Rows``.
         views: fields of ``Rows`` that the target's rows have, such as "penalties", "allowed", "top_k" or "row". For ops
             with one argument of rows, it means those.
         draft: False for one-hot drafts, which have no rows.
+        draft_kind, draft_dtype: those of the draft's rows. None: the same as the target's.
         draft_views: the same as ``views`` for the draft's rows.
         arguments: other arguments of the public function, such as ``method="race"``, ``rule="lossy"`` or ``k=4``.
 
@@ -98,8 +100,9 @@ def supports(
             return Supports(False, f"{op}: the CUDA ops were built with SPECDEC_CUDA_IDS=0")
     with torch.device("meta"), _Refuser(op, device):
         step = 1 if strides is None else strides[-1]
-        sides = _Side(dtype, step, kind, tuple(views)), _Side(dtype, step, draft_kind or kind, tuple(draft_views))
-        given = _CALLS[op](sides[0], sides[1] if draft else None) | arguments
+        first = _Side(dtype, step, kind, tuple(views))
+        second = _Side(draft_dtype or dtype, step, draft_kind or kind, tuple(draft_views))
+        given = _CALLS[op](first, second if draft else None) | arguments
         try:
             _function(op)(**given)
         except _call.REFUSED as error:
@@ -186,8 +189,9 @@ def _pair(**more: Any) -> Callable:
     return lambda side, draft: {"p": side.rows(1), "q": (draft or side).rows(1)} | more
 
 
-def _on_probs(side: _Side, draft: _Side | None) -> dict:
-    return {"p": side.rows(1).logits, "q": (draft or side).rows(1).logits}
+def _probs(side: _Side, draft: _Side | None, *ids: int, **more: Any) -> dict:
+    """Return p and q. One-hot drafts are ids of this shape."""
+    return {"p": side.rows(1).logits, "q": draft.rows(1).logits if draft else _int64(*ids)} | more
 
 
 def _seeds() -> dict[str, torch.Tensor]:
@@ -213,8 +217,8 @@ _CALLS: dict[str, Callable] = {
     "row_topw": lambda side, draft: {"rows": side.rows(1), "score": torch.empty(1), "w": 1},
     "row_gap": _pair(),
     "kseq_rho": _pair(k=1),
-    "accept": lambda side, draft: _on_probs(side, draft) | {"u": torch.empty(1, _V, dtype=torch.float64)},
-    "residual": _on_probs,
+    "accept": lambda side, draft: _probs(side, draft, 1, _V, u=torch.empty(1, _V, dtype=torch.float64)),
+    "residual": lambda side, draft: _probs(side, draft, 1),
     "verify_chain": _chain,
     "verify_tree": lambda side, draft: _tree(side, draft) | {"method": "recursive" if draft else "target_only"},
 }

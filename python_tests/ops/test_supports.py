@@ -23,11 +23,15 @@ def described(call):
         if name not in SIDES:
             if not isinstance(x, (torch.Tensor, tuple)) and x is not None:
                 found[name] = x
-        elif isinstance(x, (Rows, torch.Tensor)):
+        elif isinstance(x, Rows) or (isinstance(x, torch.Tensor) and x.is_floating_point()):
             rows = x if isinstance(x, Rows) else Rows(x)
             first = SIDES[name] == "views"
             found[SIDES[name]] = [field for field in FIELDS if getattr(rows, field) is not None]
-            found |= {"kind": rows.kind, "dtype": rows.logits.dtype} if first else {"draft_kind": rows.kind}
+            found |= (
+                {"kind": rows.kind, "dtype": rows.logits.dtype}
+                if first
+                else {"draft_kind": rows.kind, "draft_dtype": rows.logits.dtype}
+            )
             found |= {"strides": rows.logits.stride()} if first else {"draft": True}
     return found
 
@@ -39,8 +43,6 @@ def test_every_example_call_is_supported(op, dtype):
         how = described(call.arguments)
         if isinstance(call.arguments.get("rule"), torch.Tensor) or how.get("rule") in ("synthetic",):
             how.pop("rule", None)  # with one rate for each position, as tensors say
-        if op in ("accept", "residual"):
-            how.pop("draft")
         how |= {name: 1 for name in ("max_depth", "max_draft") if name in how}
         answer = sk.supports(op, **how)
         assert answer and answer.reason is None, (call.name, answer)
@@ -73,9 +75,10 @@ def chain(**how):
         (lambda: sk.row_stats(Rows(torch.ones(1, 64), kind="probs")), {"kind": "probs"}),
         (lambda: sk.sample(torch.zeros(1, 64), race=True, slot=3, **SEEDS), {"race": True, "slot": 3}),
         (lambda: chain(method="nope"), {"method": "nope"}),
+        (lambda: chain(draft=torch.zeros(1, 1, 64).double()), {"draft_dtype": torch.float64}),
         (lambda: chain(method="race", rule="lossy"), {"method": "race", "rule": "lossy"}),
     ],
-    ids=["float64", "row", "strides", "probs", "slot", "method", "rule"],
+    ids=["float64", "row", "strides", "probs", "slot", "method", "draft", "rule"],
 )
 def test_the_reason_is_the_error_of_the_call(call, how):
     with pytest.raises((TypeError, ValueError)) as error:

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine's maintainer adopts: SGLang's verification of drafts by torch.ops.specdec, without a patch.
+
+It is written as a file of SGLang's own, sglang/kernels/ops/speculative/specdec.py. Where SGLang picks the function that
+verifies a step (`_get_spec_sampling_verify_fn` in sglang/srt/speculative/eagle_utils.py), one line would call it:
+
+    return specdec.verify_fn(chosen, use_rejection_sampling)
+
+A plugin registers the ops (`import specdec_kernels`), SGLANG_USE_SPECDEC=1 turns them on. A step that they do not serve
+goes to the function that SGLang had chosen, which has the same arguments.
+"""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+
+import torch
+
+
+@functools.cache
+def is_enabled() -> bool:
+    """Return whether the switch is on and a plugin has registered the ops."""
+    return os.environ.get("SGLANG_USE_SPECDEC", "0") == "1" and hasattr(torch.ops.specdec, "verify_tree")
+
+
+@functools.cache
+def probe(op: str, device_type: str, dtype: torch.dtype, has_thresholds: bool) -> str | None:
+    """Return why an op does not serve a step, in words; None if it does. Runs nothing."""
+    from specdec_kernels import supports
+
+    how: dict = {"method": "target_only", "draft": False} if op == "verify_tree" else {}
+    if has_thresholds and op == "verify_tree":
+        how |= {"rule": "thresholds", "alpha": (0.5, 0.5)}
+    return supports(op, device=device_type, dtype=dtype, kind="probs", **how).reason
+
+
+def verify_fn(theirs: Callable, use_rejection_sampling: bool) -> Callable:
+    """Return the function that verifies a step: ours where it serves the step, else `theirs`."""
+    if not is_enabled():
+        return theirs
+    from specdec_kernels.integrations import sglang
+
+    if use_rejection_sampling:
+        op, ours = "verify_chain", sglang.chain_speculative_sampling_triton
+    else:
+        op, ours = "verify_tree", sglang.tree_speculative_sampling_target_only
+    signature = inspect.signature(ours)
+
+    def verify(*args, **kwargs) -> None:
+        given = signature.bind(*args, **kwargs).arguments
+        rows = given["target_probs"]
+        has_thresholds = min(given.get("threshold_single", 1.0), given.get("threshold_acc", 1.0)) < 1
+        (theirs if probe(op, rows.device.type, rows.dtype, has_thresholds) else ours)(*args, **kwargs)
+
+    return verify
