@@ -20,6 +20,9 @@ def cases(device: str) -> Cases:
                 for k, replacement in ((1, True), (4, True), (4, False)):
                     label = f"N={N} V={V} {dtype} k={k}{'' if replacement else ' without replacement'}"
                     yield Case(label, partial(_draws, N, V, dtype, k, replacement, device))
+    for N, V in ((8, 151936), (8, 32000)) if device == "cpu" else ((64, 151936), (1, 151936)):
+        for k in (1, 4):
+            yield Case(f"N={N} V={V} bf16 k={k} race", partial(_race, N, V, k, device))
 
 
 def _draws(N: int, V: int, dtype: str, k: int, replacement: bool, device: str) -> Work:
@@ -35,4 +38,21 @@ def _draws(N: int, V: int, dtype: str, k: int, replacement: bool, device: str) -
         if k == 1:
             work.peer("flashinfer", flashinfer.sample)
         work.peer("ours in triton", lambda: triton.same("sample", ours, device))
+    return work
+
+
+def _race(N: int, V: int, k: int, device: str) -> Work:
+    """Time a race. Its noise alone is V random doubles and V logarithms a row; ours computes few of either."""
+    x = SimpleNamespace(logits=logits(N, V, dtype=torch.bfloat16, device=device, seed=V))
+    x.seed, x.offset = torch.arange(N, device=device), torch.zeros(N, dtype=torch.int64, device=device)
+    work = Work(x, lambda x: sk.sample(x.logits, k, race=True, seed=x.seed, offset=x.offset), 2 * x.logits.nbytes)
+    work.peers["row_stats"] = lambda x: sk.row_stats(x.logits)
+    work.peers["noise alone"] = lambda x: torch.rand(N, V, dtype=torch.float64, device=device).log_()
+    work.peers["Gumbel"] = lambda x: (
+        x.logits.log_softmax(-1, dtype=torch.float32)
+        .sub_(torch.empty(N, V, device=device).exponential_().log_())
+        .topk(k)
+    )
+    if device == "cuda":
+        work.peer("ours in triton", lambda: triton.same("sample", work.ours, device))
     return work

@@ -101,6 +101,8 @@ def steps(device: str):
 def cases(device: str) -> Cases:
     for step in steps(device):
         yield Case(step.label, functools.partial(_step, step, device), last=step.compiled)
+    for B, V in ((8, 151936), (64, 151936), (1, 32000)):
+        yield Case(f"B={B} V={V} bf16 race", functools.partial(_race, Step(B, V, "bf16"), device))
     for how in ("torch.ops", "wrapper"):
         yield Case(f"B=1 V=64 {how}", functools.partial(_call, how, device))
 
@@ -207,6 +209,26 @@ def _step(step: Step, device: str) -> Work:
     else:
         _switched(work, step)
         _engines(work, step, device)
+    return work
+
+
+def _race(step: Step, device: str) -> Work:
+    """Time a race on drafts that won the same race on their own rows, beside the exact method on drawn drafts."""
+    x = inputs(step, device)
+    position = x.offset[:, None] + torch.arange(G, device=device)
+    won = sk.sample(
+        x.draft.flatten(0, 1), race=True, seed=x.seed.repeat_interleave(G), offset=position.flatten()
+    ).tokens
+    x.won = won.view(step.B, G)
+
+    def race(x):
+        return sk.verify_chain(x.target, x.won, method="race", seed=x.seed, offset=x.offset)
+
+    visited, row = int((race(x).num_accepted + 1).sum()), step.V * x.target.element_size()
+    work = Work(x, race, visited * row, visited * row, outcome=tokens_per_request)  # for stats, then for the race
+    work.peers["exact"] = ours
+    if device == "cuda":
+        work.peer("ours in triton", lambda: triton.same("verify_chain", race, device))
     return work
 
 
