@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+import numpy as np
+
 from tools.machine_code.control_flow import Graph, flood
 from tools.machine_code.instructions import narrowly, unpacks, wide
 
@@ -47,10 +49,43 @@ def weigh(g: Graph, async_kernel: bool) -> Weights:
     return Weights(of, narrow)
 
 
+class Paths(NamedTuple):
+    """The cheapest path to a block for each state, sorted by state: arrays of one size."""
+
+    states: np.ndarray  # encoded: see encoded()
+    costs: np.ndarray
+    blocks: np.ndarray  # the block before, -1 for none
+    at: np.ndarray  # the index of the path there
+
+
+def encoded(state: State) -> int:
+    return state[0] << 16 | state[1] << 8 | state[2]
+
+
+def decoded(state: int) -> State:
+    return state >> 16, state >> 8 & MOST, state & MOST
+
+
+def _extended(paths: Paths, b: int, more: Weight, sign: int) -> Paths:
+    """Return the paths that go on from block b to a block of weight `more`."""
+    mufu, unpacked = (np.minimum((paths.states >> s & MOST) + n, MOST) for s, n in ((8, more.mufu), (0, more.unpacked)))
+    states = ((paths.states >> 16) + more.bytes << 16) | mufu << 8 | unpacked
+    n = len(states)
+    return Paths(states, paths.costs + sign * more.instructions, np.full(n, b), np.arange(n))
+
+
+def _cheapest(some: list[Paths]) -> Paths:
+    """Return the cheapest path to each state; of equal ones the first."""
+    every = Paths(*map(np.concatenate, zip(*some)))
+    order = np.lexsort((every.costs, every.states))
+    states = every.states[order]
+    return Paths(*(x[order[np.diff(states, prepend=-1) != 0]] for x in every))
+
+
 class Ways:
     """The shortest (with `longest`, longest) path to each state, from `header` to any of `ends`.
 
-    states: state -> instructions of its path.
+    states: state -> instructions of its path, the shortest (longest) first.
     """
 
     def __init__(
@@ -64,36 +99,36 @@ class Ways:
     ) -> None:
         sign = -1 if longest else 1
         first = weight(header)
-        best: dict[int, dict[State, tuple[int, tuple[int, State] | None]]] = {
-            header: {first[:3]: (sign * first.instructions, None)}
-        }
+        alone = encoded(first[:3]), sign * first.instructions, -1, -1
+        arriving = {header: [Paths(*(np.array([x]) for x in alone))]}
+        best = self._best = {}
         for b in sorted(body, key=g.place.__getitem__):
-            for x in g.forward(b) if b in best else ():
-                if x not in body or x == header:
-                    continue
-                more, known = weight(x), best.setdefault(x, {})
-                for old, (n, _) in best[b].items():
-                    mufu, unpacked = min(old[1] + more.mufu, MOST), min(old[2] + more.unpacked, MOST)
-                    state, cost = (old[0] + more.bytes, mufu, unpacked), n + sign * more.instructions
-                    if state not in known or known[state][0] > cost:
-                        known[state] = (cost, (b, old))
-        self._best, self._end = best, {}
-        costs: dict[State, int] = {}
-        for end in ends:
-            for state, (n, _) in best.get(end, {}).items():
-                if state not in costs or costs[state] > n:
-                    costs[state], self._end[state] = n, end
-        self.states = {state: sign * n for state, n in costs.items()}
+            if b not in arriving:
+                continue
+            best[b] = _cheapest(arriving.pop(b))
+            for x in g.forward(b):
+                if x in body and x != header:
+                    arriving.setdefault(x, []).append(_extended(best[b], b, weight(x), sign))
+        arrived = [
+            (int(n), end, i, decoded(int(state)))
+            for end in ends
+            if end in best
+            for i, (state, n) in enumerate(zip(best[end].states, best[end].costs))
+        ]
+        self.states: dict[State, int] = {}
+        self._end: dict[State, tuple[int, int]] = {}  # the last block of a state's path, and its index there
+        for n, end, i, state in sorted(arrived):
+            if state not in self.states:
+                self.states[state], self._end[state] = sign * n, (end, i)
 
     def blocks(self, state: State) -> list[int]:
         """Return the blocks of a state's path."""
-        b, trail = self._end[state], []
-        while True:
+        b, at = self._end[state]
+        trail = []
+        while b >= 0:
             trail.append(b)
-            step = self._best[b][state][1]
-            if step is None:
-                return trail[::-1]
-            b, state = step
+            b, at = int(self._best[b].blocks[at]), int(self._best[b].at[at])
+        return trail[::-1]
 
 
 def hot_state(states: Iterable[State]) -> State | None:
