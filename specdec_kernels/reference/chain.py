@@ -15,7 +15,7 @@ class Chain:
 
     drafts: ids up to the end of the draft. target(i), draft(i) -> Law as sampled; target1(i), draft1(i) -> Law at T = 1
     without filters; all padded to one width >= the vocabulary. One-hot drafts: draft is None or returns None. end_row:
-    draft(len(drafts)) exists. bonus: the token to emit if all drafts are accepted. noise(i) -> (seed, position) of a
+    draft(len(drafts)) exists. bonus: the token to emit if all drafts are accepted. noise(i, i) -> (seed, position) of a
     race on row i.
     """
 
@@ -23,7 +23,7 @@ class Chain:
         self, drafts, target, draft, target1, draft1, vocab, rule, alpha, chance, bonus=None, end_row=False, noise=None
     ):
         self.drafts, self.p, self.draft, self.target1, self.draft1 = drafts, target, draft, target1, draft1
-        self.vocab, self.noise = vocab, noise or (lambda i: None)
+        self.vocab, self.noise = vocab, noise or (lambda row, after: None)
         self.rule, self.alpha, self.chance, self.bonus, self.end_row = rule, alpha, chance, bonus, end_row
         self.tokens, self.logprobs, self.status = [], [], 0
 

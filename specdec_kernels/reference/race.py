@@ -41,13 +41,18 @@ def of_tests(op, method, seed, offset, uniforms):
     return None, None, None
 
 
-def row_noise(seed, offset, key, after):
-    """Return (seed, position) of a row that is `after` tokens behind the first one.
+def request_noise(b, B, seed, offset, keys=None):
+    """Return a function (row, after) -> (seed, position) of the token `after` tokens behind request b's first; None
+    without a seed.
 
-    seed, offset: of the request; key: where offset is None, the row's own. Positions are int64 and wrap around."""
+    seed, offset: [B] or [1]. Without an offset each row has its own key, keys[row]. Positions are int64 and wrap
+    around."""
+    if seed is None:
+        return None
     if offset is None:
-        return int(key), 0
-    return int(seed), int(torch.tensor(int(offset), dtype=torch.int64, device="cpu") + after)
+        return lambda row, after: (int(keys[row]), 0)
+    seed, offset = (x.expand(B)[b] for x in (seed, offset))
+    return lambda row, after: (int(seed), int(offset + after))
 
 
 def race(chain):
@@ -58,7 +63,7 @@ def race(chain):
         p = chain.p(i)
         if not p.valid or not (p.p > 0).any():
             return chain.draw(p)
-        y = p.fallback if p.greedy else chain.chance.race(p, chain.noise(i))
+        y = p.fallback if p.greedy else chain.chance.race(p, chain.noise(i, i))
         chain.emit(y, p.log(y))
         if y != d:
             return chain

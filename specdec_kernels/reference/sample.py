@@ -11,7 +11,7 @@ from ..registry import SAMPLING
 from .chance import GivenUniforms
 from .law import in_float64, without
 from .padded import first, padded, present
-from .race import row_noise
+from .race import request_noise
 from .row_stats import stats_of
 from .rows import Rows, rows_of
 from .uniforms import given
@@ -57,8 +57,8 @@ def sample(
     for i, law in enumerate(laws):
         over_ids, chances = side.of_ids(law, i), [chance_type((), x) for x in u[i]]
         if race:
-            noise = (0, 0) if seed is None else noise_of_row(i, n, seed, offset)
-            drawn.append(first_of_race(over_ids, chances, noise))
+            noise = request_noise(i, n, seed, offset, None if seed is None else seed.expand(n))
+            drawn.append(first_of_race(over_ids, chances, noise and noise(i, 0)))
         else:
             drawn.append(draw_row(law, ids[i], over_ids, chances, replacement))
     tokens = torch.tensor([d[0] for d in drawn], dtype=torch.int64, device="cpu").reshape(n, k)
@@ -66,11 +66,6 @@ def sample(
     plain = given_rows._replace(**dict.fromkeys(SAMPLING))
     drawn_from = plain._replace(stats=padded(stats, N, 0))
     return Sampled(padded(tokens, N, -1), padded(logprobs, N, 0), drawn_from)
-
-
-def noise_of_row(i, n, seed, offset):
-    seed = seed.expand(n)[i]
-    return row_noise(seed, offset if offset is None else offset.expand(n)[i], seed, 0)
 
 
 def first_of_race(law, chances, noise):

@@ -16,7 +16,7 @@ from .chance import GivenUniforms
 from .entries import IDS_END, renumbered, width_of
 from .law import no_row, padded
 from .padded import first, present
-from .race import of_tests, race, row_noise
+from .race import of_tests, race, request_noise
 from .rows import of_request, rows_of
 from .rules import per_request, verify_draft
 from .sides import Verified
@@ -55,16 +55,6 @@ class Batch:
         if t is None or self.starts is None:
             return t if t is None else t[b]
         return t[self.starts[b] + extra * b : self.starts[b + 1] + extra * (b + 1)]
-
-    def noise(self, b, seed, offset):
-        """Return a function i -> (seed, position) of a race on request b's row i."""
-        if seed is None:
-            return None
-        if offset is None:
-            keys = self.rows(seed, b, 1)
-            return lambda i: row_noise(None, None, keys[i], i)
-        seed, offset = (x.expand(self.B)[b] for x in (seed, offset))
-        return lambda i: row_noise(seed, offset, None, i)
 
     def laws(self, b, side_of, extra, wide, rows, one_hot, ids):
         """Return two functions i -> Law of one side's rows, as sampled and unscaled; (None, None) without rows.
@@ -168,6 +158,7 @@ def verify_chain(
         p, p1 = batch.laws(b, chance.side, bonus_row, wide, target, None, ids)
         q, q1 = batch.laws(b, chance.side, end_row, wide, draft, -1, ids)
         bonus = None if bonus_row or len(drafts) < len(ids) else int(bonus_tokens[b])
-        noise = batch.noise(b, seed, offset)
+        keys = batch.rows(seed, b, 1) if offset is None else None
+        noise = request_noise(b, batch.B, seed, offset, keys)
         walks.append(METHODS[method](Chain(drafts, p, q, p1, q1, vocab, *rules[b], chance, bonus, end_row, noise)))
     return Verified.of(walks, batch.B, batch.G + 1)

@@ -11,7 +11,7 @@ from .chance import GivenUniforms
 from .entries import renumbered, width_of
 from .law import Law, clean_q, padded
 from .padded import first, present
-from .race import of_tests, row_noise
+from .race import of_tests, request_noise
 from .rows import SAMPLING_FIELDS, Rows, of_request, rows_of
 from .rules import per_request
 from .sides import Verified
@@ -98,20 +98,12 @@ def verify_tree(
         p1 = target_of(p_side.unscaled(), target_rows, wide, "")
         q1 = draft_of(q_side.unscaled(), draft_rows, names, wide)
         unscaled = lambda node, child, p=p1, q=q1: (p(node), law_of_draft(q(child)))
-        shape = (nodes.drafts(b), nodes.siblings(b), rules[b], unscaled, vocab, noise_at(b, B, seed, offset))
+        keys = seed[b] if seed is not None and offset is None else None
+        noise = request_noise(b, B, seed, offset, keys)
+        shape = (nodes.drafts(b), nodes.siblings(b), rules[b], unscaled, vocab, noise)
         request = Request(nodes.parents[b].tolist(), names, p, q, draft_rows, wide, max_depth, *shape)
         walks.append(RULES[method](request, chance))
     return VerifiedTree.of(walks, B, max_depth + 1)
-
-
-def noise_at(b, B, seed, offset):
-    """Return a function (node, depth) -> (seed, position) of a race of request b."""
-    if seed is None:
-        return None
-    if offset is None:
-        return lambda node, depth: row_noise(None, None, seed[b, node], depth)
-    seed, offset = (x.expand(B)[b] for x in (seed, offset))
-    return lambda node, depth: row_noise(seed, offset, None, depth)
 
 
 def check(method, draft, tree, links):
