@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine's maintainer adopts: SGLang's verification of drafts by torch.ops.specdec, without a patch.
+"""Verification of SGLang's drafts by torch.ops.specdec, as a file in SGLang's own tree: nothing is patched at run time.
 
-It is written as a file of SGLang's own, sglang/kernels/ops/speculative/specdec.py. Where SGLang picks the function that
+The file would be sglang/kernels/ops/speculative/specdec.py. Where SGLang picks the function that
 verifies a step (`_get_spec_sampling_verify_fn` in sglang/srt/speculative/eagle_utils.py), one line would call it:
 
     return specdec.verify_fn(chosen, use_rejection_sampling)

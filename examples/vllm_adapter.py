@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine's maintainer adopts: rejection sampling of vLLM by torch.ops.specdec, without a patch.
+"""Rejection sampling of vLLM by torch.ops.specdec, as a file in vLLM's own tree: nothing is patched at run time.
 
-It is written as a file of vLLM's own, vllm/v1/sample/ops/specdec.py. At the head of `rejection_sample`
+The file would be vllm/v1/sample/ops/specdec.py. At the head of `rejection_sample`
 (vllm/v1/sample/rejection_sampler.py) two lines would call it:
 
     if not synthetic_mode and specdec.serves(target_logits, draft_probs):
@@ -34,7 +34,7 @@ def probe(device_type: str, logits: torch.dtype, draft: torch.dtype | None) -> s
 
 
 def serves(target_logits: torch.Tensor, draft_probs: torch.Tensor | None) -> bool:
-    """Return whether `rejection_sample` below takes this step. Neither the device nor a value is waited for."""
+    """Return whether `rejection_sample` below takes this step. Does not wait for the device."""
     if not is_enabled() or target_logits.stride(-1) != 1:
         return False
     return not probe(target_logits.device.type, target_logits.dtype, None if draft_probs is None else draft_probs.dtype)
@@ -53,12 +53,14 @@ def rejection_sample(
     """Return tokens [B, max_spec_len + 1] int32: the accepted drafts, one more token, then -1."""
     B, device = len(num_draft_tokens), target_logits.device
     greedy = sampling_metadata.all_greedy
+    # The rows are scaled already: 1 samples from them as they are, 0 takes the argmax.
     temperature = torch.zeros(B, device=device) if greedy else (sampling_metadata.temperature != 0).float()
     uniforms = torch.rand(B, max_spec_len + 1, dtype=torch.float64, device=device)
     for b, generator in sampling_metadata.generators.items():  # requests with a seed
         uniforms[b].uniform_(generator=generator)
     side = {"top_k": None, "top_p": None, "min_p": None, "top_n_sigma": None, "numbers": None, "stats": None}
     target = {"logits": target_logits, "temperature": temperature, "kind": 0, "row": None}
+    # A greedy request accepts the target's argmax alone, so no draft row is read.
     draft = {"logits": None if greedy else draft_probs, "temperature": None, "kind": 1, "row": None}
     out = torch.ops.specdec.verify_chain(
         draft_tokens=draft_token_ids,

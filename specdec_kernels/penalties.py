@@ -36,8 +36,8 @@ class Penalties(NamedTuple):
         counts: [S, H] int32, how often each of ``ids`` is in the output; 0 for a token that is only in the prompt. In a
             table: how often each token from 0 to H - 1 is in the output. H may be less or more than V.
         prompt_bits: [S, ceil(H / 32)] int32, for tables only: bit v % 32 of word v // 32 is set if token v is in the
-            prompt. Engines such as vLLM keep their histories as tables. On a CUDA device a request may have used at
-            most 16,384 different tokens; with more its rows are invalid.
+            prompt. The CUDA ops serve at most 16,384 different used tokens of a request; with more its rows are
+            invalid.
         row: int32 or int64, the index of each row's (in verification: each request's) list or table. None: row n has
             index n.
         drafted: [N, n] int32 or int64, the window of each of N rows, padded with -1. Not for verification.

@@ -195,7 +195,7 @@ RULES = {
         (_positive("threshold_single"), _positive("threshold_acc")),
         False,
         "accepts d with chance A = 1 if p(d) >= threshold_single else min(1, p(d) / threshold_acc), "
-        "else draws from p without d; (1, 1): the target's law whatever drafted d",
+        "else draws from p without d; (1, 1): the target's distribution, however d was drafted",
         keeps_target_at=(1.0, 1.0),
     ),
 }

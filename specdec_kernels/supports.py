@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine asks before it calls an op: whether a call of this kind is served here."""
+"""Ask whether an op serves a kind of call on this machine, before calling it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from specdec_kernels.penalties import Penalties
 from specdec_kernels.rows import Rows
 from specdec_kernels.vocab_map import VocabMap
 
-_V = 1 << 17  # of tensors without memory
+_V = 1 << 17  # entries of a row; the tensors have no memory
 
 
 class Supports(NamedTuple):
@@ -49,9 +49,10 @@ def supports(
 ) -> Supports:
     """Return whether an op serves a kind of call on this machine. Nothing is run.
 
-    The answer is that of the checks of a real call: they get tensors without memory, for one row or one request with
-    one draft. It depends on the description, the installed package and this machine's GPUs, not on sizes or values. It
-    takes some milliseconds: ask when the engine starts, not in each step.
+    For an op that reads rows, the checks of a real call run on tensors without memory: one row, or one request with one
+    draft. For other ops only the device is checked. Numbers among ``arguments`` are checked; sizes and values of
+    tensors are not. It takes a millisecond, the first time seconds (torch imports what it traces with): ask when the
+    engine starts.
 
     Args:
         op: the name of a public function, such as "verify_chain".
@@ -144,7 +145,7 @@ class _Refuser(TorchDispatchMode):
 
 
 class _Side(NamedTuple):
-    """What is asked about the rows of one side. Its rows are those of one request with one draft."""
+    """The description of one side's rows, for one request with one draft."""
 
     dtype: torch.dtype
     step: int  # stride of the last dimension

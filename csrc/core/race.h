@@ -31,7 +31,8 @@ SPECDEC_HD Noise later(const Noise& noise, int64_t after) {
   return {noise.seed, int64_t(uint64_t(noise.position) + uint64_t(after))};
 }
 
-// An id in a race with its key, ln p + noise; id -1: none. If a key is NaN, the whole row is invalid.
+// An id in a race with its key: race_weight() + noise, which is ln p + noise plus a constant of the row. id -1: none.
+// If a key is NaN, the whole row is invalid.
 struct Racer {
   double key = -HUGE_VAL;
   int64_t id = -1;
@@ -55,15 +56,17 @@ SPECDEC_HD double sum_of_weights(double x, double y) {
   return smaller == -HUGE_VAL ? larger : larger + log1p(exp(smaller - larger));
 }
 
-// The draft's rows without their memory: a race reads none, but needs their ids_end(). torch.ops may be given some.
+// A race reads no draft row, but torch.ops may be given some. These keep V alone, since ids_end() says where a draft
+// ends.
 inline Rows unread(const Rows& draft) {
   Rows rows;
   rows.memory.V = draft.ids ? kIdsEnd : draft.memory.V;
   return rows;
 }
 
-// The winner on the target's distribution p, or what an invalid row gives. An executor's race(p, noise) returns the
-// winner of a distribution that has a row; -1 if nothing is kept, or the row is invalid.
+// The winner of the race on the target's distribution p, with its logprob. An invalid row sets the status and gives its
+// largest finite entry with logprob NaN. An executor's race(p, noise) takes a p that has a row; it returns -1 if
+// nothing is kept or the row is invalid.
 template <class Executor>
 SPECDEC_WALK Final winner(Executor& executor, const Dist& p, const Noise& noise, int32_t& status) {
   const int64_t token = p.kind == Kind::kOneHot                  ? p.hot

@@ -21,7 +21,8 @@ struct Window {
     const int64_t i = parents ? n : n - 1;
     return tokens.at(starts ? (start(b) + i) * tokens.stride : b * stride + i * tokens.stride);
   }
-  // The position of the token before that one; 0 if it is the first
+  // The position of the token before that one; 0 if it is the first. Always below n, so a walk ends whatever the
+  // parents hold.
   SPECDEC_HD int64_t before(int64_t b, int64_t n) const {
     if (!parents) return n - 1;
     const int64_t parent = parents.at(b * parents_stride + n * parents.stride);
@@ -32,8 +33,9 @@ struct Window {
 // S lists. Each request, or each position, has one of them or none.
 struct Lists {
   int64_t S = 0;
-  Ints row;  // the index of each request's or position's list, -1: none; null: list i is the i-th one's
-  int64_t request_stride = 1, position_stride = 0;  // in `row`, or without it in lists; position 0: requests have lists
+  Ints row;  // the index of each request's or position's list, -1: none. Null: list i is that of request or position i
+  // Strides in `row`, or in lists if it is null. A position_stride of 0: one list for all positions of a request
+  int64_t request_stride = 1, position_stride = 0;
 
   // The index of the list at a position of request b
   SPECDEC_HD int64_t list(const Window& window, int64_t b, int64_t position) const {

@@ -21,6 +21,13 @@ void add_ids(const Dist& d, int64_t begin, int64_t end, const Noise& noise, Firs
   }
 }
 
+// A racer as a rank sends it. Its entry gives the winner's logprob without another exchange.
+struct OfRank {
+  double key = -HUGE_VAL;
+  uint32_t id = 0;
+  float z = 0;
+};
+
 }  // namespace
 
 void CpuExecutor::add_racers(const Dist& d, int64_t c, const Noise& noise, FirstRacers& to) const {
@@ -46,16 +53,19 @@ std::vector<Racer> CpuExecutor::first_racers(const Dist& d, const Noise& noise, 
     for (int64_t c = begin; c < end; ++c) add_racers(d, c, noise, to);
   };
   if (task_) {
-    const auto mine = [&](Racer* to) {
+    const auto mine = [&](OfRank* to) {
       FirstRacers some(k, least);
       add(task_->split.begin(chunks), task_->split.end(chunks), some);
-      std::copy(some.all().begin(), some.all().end(), to);
-      if (some.invalid()) *to = {NAN, 0};
+      if (some.invalid()) to->key = NAN;
+      for (const Racer& x : some.invalid() ? std::vector<Racer>() : some.all())
+        *to++ = {x.key, uint32_t(x.id), d.row.ids ? 0 : reader_.entry(d.row, x.id)};
     };
     // No row has more racers than entries.
-    task_->for_ranks<Racer>(std::min(k, task_->split.most(chunks) * kChunk), mine, [&](const Racer& x) {
+    task_->for_ranks<OfRank>(std::min(k, task_->split.most(chunks) * kChunk), mine, [&](const OfRank& x) {
       if (x.key != x.key) all.add(NAN, 0, noise);
-      if (x.key > -HUGE_VAL) all.add(x);
+      if (!(x.key > -HUGE_VAL)) return;
+      all.add(Racer{x.key, x.id});
+      if (!d.row.ids) task_->know(d.row, x.id, x.z);
     });
   } else if (!wide_) {
     add(0, chunks, all);

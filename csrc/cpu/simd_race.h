@@ -25,8 +25,8 @@ inline Q product(Q x, uint32_t m) {
 #endif
 }
 
-// The upper 32 bits of the noise's uniforms (core/philox.h) of W ids from `id` on, which is even. A block serves two
-// ids. Only the lower halves of lanes count until the end.
+// The upper 32 bits of the noise's uniforms (core/philox.h) of the ids id ... id + W - 1. `id` is even, since a Philox
+// block serves two ids. A 64-bit lane computes one block in its lower half; upper halves hold anything until the end.
 inline Bits upper_words(uint64_t seed, uint64_t position, uint64_t id) {
   Q w0, w1 = Q{} + position, w2 = Q{} + (position >> 32), w3 = Q{} + uint64_t(kDomainNoise);
   for (int j = 0; j < W / 2; ++j) w0[j] = id / 2 + j;

@@ -136,7 +136,8 @@ class Field {
       for (int e = 0; e < kGroup; ++e) x[e] = of_logit(x[e], shift);
     }
   }
-  // The entries x of group j race.
+  // Races the entries x of group j. exp2 of the exponent is the largest 1 - u that may reach the bar. Below kLeast
+  // there is no such u, and no random number is made. Ids that pass the test in float32 get a key.
   SPECDEC_DEVICE void enter(int64_t c, int j, float shift, uint32_t gone, float (&x)[kGroup], Racer& best) const {
     exponents(c, j, shift, x);
     bool any = false;

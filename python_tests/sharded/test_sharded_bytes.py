@@ -52,6 +52,21 @@ def counted(rank, aligned):
     return {name: (x.rounds, x.gathered, x.moved) for name, x in found.items()}
 
 
+def raced(rank):
+    """Return (rounds, bytes gathered) of a race on 6 rows whose stats are at hand, by the number of places k."""
+    from specdec_kernels import distributed
+
+    z = torch.cat([row("normal", scale) for scale in (0.5, 1, 2) * 2])
+    found, at = {}, {"seed": torch.arange(6), "offset": torch.arange(6)}
+    for k in (1, 3):
+        shards = distributed.Shards(sharded.V, sharded.bounds(RANKS, True))
+        stats = distributed.row_stats(z[:, shards.here], shards=shards)
+        before = shards.traffic.rounds, shards.traffic.gathered
+        distributed.sample(Rows(z[:, shards.here], stats=stats), k=k, race=True, shards=shards, **at)
+        found[k] = shards.traffic.rounds - before[0], shards.traffic.gathered - before[1]
+    return found
+
+
 @pytest.fixture(scope="module")
 def ranks():
     group = Ranks(RANKS)
@@ -87,3 +102,12 @@ def test_a_nucleus_bytes(ranks, kind):
         first, *others = ranks.call(nucleus_bytes, kind, scale)
         assert all(x == first for x in others)
         assert max(first.values()) <= 8192, (scale, first)
+
+
+def test_a_races_bytes(ranks):
+    """One collective after that of the arguments: key, id and entry of each of a rank's k best, 16 bytes."""
+    first, *others = ranks.call(raced)
+    assert all(x == first for x in others)
+    (rounds, one), (same, three) = first[1], first[3]
+    assert rounds == same == 2
+    assert three - one == RANKS * 6 * 2 * 16

@@ -33,7 +33,7 @@ def ranked(keys):
 
 
 def of_tests(op, method, seed, offset, uniforms):
-    """Return what the uniforms of a method's tests are made of. A race has no tests."""
+    """Return (seed, offset, uniforms) for a method's tests. A race has no tests: all three are None."""
     if method != "race":
         return seed, offset, uniforms
     if uniforms is not None:
@@ -42,7 +42,7 @@ def of_tests(op, method, seed, offset, uniforms):
 
 
 def request_noise(b, B, seed, offset, keys=None):
-    """Return a function (row, after) -> (seed, position) of the token `after` tokens behind request b's first; None
+    """Return a function (row, after) -> (seed, position) of the token `after` tokens after request b's first; None
     without a seed.
 
     seed, offset: [B] or [1]. Without an offset each row has its own key, keys[row]. Positions are int64 and wrap

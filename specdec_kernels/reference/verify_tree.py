@@ -51,9 +51,10 @@ def verify_tree(
     num_requests=None,
     chance_type=GivenUniforms,
 ):
-    """Verify trees -> VerifiedTree.
+    """Verify one tree of draft tokens per request, and return a VerifiedTree.
 
-    tree: (parents, tokens[, multiplicity, draft_nodes]). target [B, M, V], draft [B, Mq, Vq].
+    tree: (parents, tokens[, multiplicity, draft_nodes]), N nodes. target [B, M, V], draft [B, Mq, Vq]: M and Mq are N
+    unless the rows have indices.
 
     Rows: node i has the target's row target.row[b, i], by default i. It was drawn from the draft's row draft.row[b, i],
     by default its parent's number. A negative index of the draft's, or no draft at all, means a one-hot draft. An index
@@ -132,8 +133,8 @@ class Nodes(NamedTuple):
     links: tuple | None
     target_row: torch.Tensor | None
     draft_row: torch.Tensor | None
-    depth: int  # depth of the deepest node that can be accepted
-    columns: int  # number of tests
+    depth: int  # an upper bound of an accepted node's depth: N - 1, or L with draft_nodes
+    columns: int  # columns of uniforms for the tests, without the final draw's
 
     @classmethod
     def of(cls, tree, B, links, target_row, draft_row, tests_drafts):
@@ -146,7 +147,7 @@ class Nodes(NamedTuple):
         return cls(parents, tokens, draft_nodes, links, target_row, draft_row, depth, columns)
 
     def seen(self, target, draft, n):
-        """Return the same trees and sides, where rows with views are written out for the first n requests."""
+        """Return these trees and sides, where views are applied to the rows of the first n requests."""
         nodes, B = self, len(self.parents)
         rows = [self.rows(b, draft is not None) for b in range(B)]
         if is_seen(target):

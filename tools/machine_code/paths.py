@@ -132,10 +132,12 @@ class Ways:
 
 
 def hot_state(states: Iterable[State]) -> State | None:
-    """Return the state of 16-bit rows with all exponentials: most entries, then most MUFU per byte, most bytes.
+    """Return the state of a 16-bit row whose exponentials are all computed: most entries unpacked per byte, then most
+    MUFU per byte, then most bytes.
 
-    A state with more than one of either per entry of two bytes is excluded: its path takes one condition in two ways,
-    so it never runs.
+    Two bytes hold one entry, so a path that runs has at most one MUFU and one unpacked entry for each, and a few of
+    other things. A state with more takes both sides of one condition and never runs. If no other state is left, it is
+    the one with the fewest MUFU per byte.
     """
     some = [s for s in states if s[0] > 0]
     if not some:
@@ -155,7 +157,10 @@ def around(g: Graph, body: set[int], header: int, ends: Iterable[int]) -> set[in
 
 
 def largest_by_bytes(states: dict[State, int]) -> dict[int, tuple[int, int, int]]:
-    """Return bytes -> (entries unpacked, MUFU, instructions) of the path of a 16-bit row."""
+    """Return bytes -> (entries unpacked, MUFU, instructions) of the state with most entries unpacked, then most MUFU.
+
+    States that never run are left out, as in hot_state().
+    """
     found: dict[int, tuple[int, int, int]] = {}
     for (b, mufu, unpacked), n in states.items():
         if not b or mufu > 0.5 * b + 2 or unpacked > 0.5 * b + 12:

@@ -34,14 +34,15 @@ def tree_speculative_sampling_target_only(
     """Verify a tree with the target's distribution alone, by ``verify_tree`` with method "target_only".
 
     The caller gives the random numbers, and with the same numbers the decisions are SGLang's. A child is accepted if
-    the visited node's number is below the sum of the children's probabilities so far divided by threshold_acc, or if
-    the child's own probability reaches threshold_single. Differences:
+    its parent's random number is below S / threshold_acc, where S is the sum of the probabilities of the children up to
+    and including this one. It is also accepted if its own probability reaches threshold_single. Differences:
 
     - A random number *equal* to the sum rejects. SGLang's ``<=`` accepts a token of probability 0 with the number 0.
     - A second sibling with the same token is skipped. SGLang adds its probability again, which biases the output.
     - Thresholds of 0 count as 1e-9 (in SGLang only threshold_acc), so a token of probability 0 is never kept.
-    - ``draft_probs`` is not read. SGLang's kernel needs it zeroed: it is where it keeps what rejected children had. If
-      given, it is written as SGLang does: at each node that was reached, p of the tokens of rejected children.
+    - ``draft_probs`` is not read. (SGLang's kernel needs zeros there, since it keeps the rejected children's
+      probabilities in it.) If given, it is written as SGLang does: at each node that was reached, p of the tokens of
+      rejected children.
     - Rows whose entries are not neighbours in memory are copied. Other strides cost nothing.
 
     Args:
@@ -140,8 +141,8 @@ def _write_rejected(
 ) -> None:
     """Write p of the tokens of rejected children to draft_probs, in the rows of their parents.
 
-    Children of the path's last node are rejected if it could have had another; of other nodes on the path, those before
-    the accepted one.
+    For each node on the path, the children before the accepted one were rejected. All children of the last node were,
+    unless the path has its full length: then they were not tested.
     """
     B, N = parents.shape
     on_path = path[:, :-1] >= 0  # children of a node in the last column are not tested

@@ -70,8 +70,8 @@ def gumbel(noise, id):
 
 @triton.jit
 def gumbel_bound(high):
-    """Return -ln(1 - u), rounded, for the largest u whose upper 32 bits are `high`; at most 37, which no noise
-    reaches."""
+    """Return a bound of the noise of uniforms whose upper 32 bits are `high`: -ln(1 - u) at the end of their interval,
+    at most 37, which no noise reaches. It may be rounded down: weight_bound() has room for that."""
     return tl.minimum(-tl.log((0xFFFFFFFF - high).to(tl.uint32).to(tl.float32) * 2.3283064365386963e-10), 37.0)
 
 
@@ -202,7 +202,7 @@ def dist_in(rows, slot, B, G, bonus, D, cu_draft, count):
     """Return the requests of slots of the grid, the distributions there, whether there is a row, and the index of its
     noise key. The rows have stats or are probabilities."""
     b, row, index, exists = locate(slot, rows, B, G, bonus, D, cu_draft, count)
-    key = index + b - b * rows.extra  # noise keys are those of all positions, also of one without a row
+    key = index + b - b * rows.extra  # keys [B, G+1] have one for the bonus position even where the rows do not
     if rows.store.row is not None:
         if not rows.store.OF_POSITIONS:
             index = tl.maximum(row, 0) & 0xFFFFFFFF  # the upper half is a position
@@ -230,8 +230,9 @@ def race_kernel(rows, B, G, bonus, D, cu_draft, count, random, racers, per_progr
 def rank_kernel(
     rows, B, G, bonus, D, cu_draft, count, random, racers, tokens, logprobs, lost_out, k, S: tl.constexpr
 ):  # fmt: skip
-    """Write the first k of each row's race to [B, G + 1, k], -1 after the last; of a lost row k times its token. With
-    lost_out [B, G + 1], k is 1, and that says which rows are lost."""
+    """Write the first k ids of each row's race to tokens [B, G + 1, k], then -1 if fewer ids are kept; for an invalid
+    row its largest finite entry's id, k times. If lost_out [B, G + 1] is given, k is 1, and it gets 1 for invalid
+    rows."""
     slot = (tl.program_id(0) * S.ROWS + tl.arange(0, S.ROWS)).to(tl.int64)
     b, p, exists, key_at = dist_in(rows, slot, B, G, bonus, D, cu_draft, count)
     i = slot - b * (G + bonus)
