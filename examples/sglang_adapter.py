@@ -25,11 +25,13 @@ def is_enabled() -> bool:
 
 
 @functools.cache
-def probe(op: str, device_type: str, dtype: torch.dtype, has_thresholds: bool) -> str | None:
+def probe(
+    op: str, device_type: str, dtype: torch.dtype, draft_dtype: torch.dtype | None, has_thresholds: bool
+) -> str | None:
     """Return why an op does not serve a step, in words; None if it does. Runs nothing."""
     from specdec_kernels import supports
 
-    how: dict = {"method": "target_only", "draft": False} if op == "verify_tree" else {}
+    how: dict = {"method": "target_only", "draft": False} if op == "verify_tree" else {"draft_dtype": draft_dtype}
     if has_thresholds and op == "verify_tree":
         how |= {"rule": "thresholds", "alpha": (0.5, 0.5)}
     return supports(op, device=device_type, dtype=dtype, kind="probs", **how).reason
@@ -49,8 +51,9 @@ def verify_fn(theirs: Callable, use_rejection_sampling: bool) -> Callable:
 
     def verify(*args, **kwargs) -> None:
         given = signature.bind(*args, **kwargs).arguments
-        rows = given["target_probs"]
+        rows, draft = given["target_probs"], given.get("draft_probs")
         has_thresholds = min(given.get("threshold_single", 1.0), given.get("threshold_acc", 1.0)) < 1
-        (theirs if probe(op, rows.device.type, rows.dtype, has_thresholds) else ours)(*args, **kwargs)
+        why_not = probe(op, rows.device.type, rows.dtype, None if draft is None else draft.dtype, has_thresholds)
+        (theirs if why_not else ours)(*args, **kwargs)
 
     return verify

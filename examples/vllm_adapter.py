@@ -2,9 +2,9 @@
 """Rejection sampling of vLLM by torch.ops.specdec, as a file in vLLM's own tree: nothing is patched at run time.
 
 The file would be vllm/v1/sample/ops/specdec.py. At the head of `rejection_sample`
-(vllm/v1/sample/rejection_sampler.py) two lines would call it:
+(vllm/v1/sample/rejection_sampler.py; 0.32 has no `fly_window_size`) two lines would call it:
 
-    if not synthetic_mode and specdec.serves(target_logits, draft_probs):
+    if not synthetic_mode and fly_window_size is None and specdec.serves(target_logits, draft_probs):
         return specdec.rejection_sample(draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, ...)
 
 vLLM needs nothing at build time. A plugin registers the ops (`import specdec_kernels`), VLLM_USE_SPECDEC=1 turns them
@@ -35,7 +35,8 @@ def probe(device_type: str, logits: torch.dtype, draft: torch.dtype | None) -> s
 
 def serves(target_logits: torch.Tensor, draft_probs: torch.Tensor | None) -> bool:
     """Return whether `rejection_sample` below takes this step. Does not wait for the device."""
-    if not is_enabled() or target_logits.stride(-1) != 1:
+    rows = [x for x in (target_logits, draft_probs) if x is not None]
+    if not is_enabled() or any(x.stride(-1) != 1 for x in rows):
         return False
     return not probe(target_logits.device.type, target_logits.dtype, None if draft_probs is None else draft_probs.dtype)
 
@@ -55,9 +56,10 @@ def rejection_sample(
     greedy = sampling_metadata.all_greedy
     # The rows are scaled already: 1 samples from them as they are, 0 takes the argmax.
     temperature = torch.zeros(B, device=device) if greedy else (sampling_metadata.temperature != 0).float()
-    uniforms = torch.rand(B, max_spec_len + 1, dtype=torch.float64, device=device)
-    for b, generator in sampling_metadata.generators.items():  # requests with a seed
-        uniforms[b].uniform_(generator=generator)
+    seed = torch.randint(1 << 62, (B,), device=device)
+    for b, generator in sampling_metadata.generators.items():  # requests with a seed: one number each
+        if num_draft_tokens[b]:
+            seed[b] = torch.randint(1 << 62, (), device=device, generator=generator)
     side = {"top_k": None, "top_p": None, "min_p": None, "top_n_sigma": None, "numbers": None, "stats": None}
     target = {"logits": target_logits, "temperature": temperature, "kind": 0, "row": None}
     # A greedy request accepts the target's argmax alone, so no draft row is read.
@@ -68,7 +70,8 @@ def rejection_sample(
         max_draft=max_spec_len,
         bonus_tokens=bonus_token_ids.view(-1),
         method=0,
-        uniforms=uniforms,
+        seed=seed,
+        offset=torch.zeros_like(seed),
         **{f"target_{name}": x for name, x in (side | target).items()},
         **{f"draft_{name}": x for name, x in (side | draft).items()},
     )

@@ -15,8 +15,6 @@ from support.paths import ROOT, TESTS
 
 from specdec_kernels import testing
 from specdec_kernels.integrations import sglang
-from specdec_kernels.ops.verify_chain import verify_chain
-from specdec_kernels.rows import Rows
 
 pytestmark = pytest.mark.one_backend
 
@@ -48,7 +46,8 @@ def test_vllm_switch_and_probe(adapter):
     assert not adapter("vllm", "0").serves(z, q)
     vllm = adapter("vllm")
     assert vllm.serves(z, q) and vllm.serves(z.bfloat16(), None)
-    assert not vllm.serves(z.double(), q) and not vllm.serves(z, q.double()) and not vllm.serves(z.T, q)
+    assert not vllm.serves(z.double(), q) and not vllm.serves(z, q.double())
+    assert not vllm.serves(z.T, q) and not vllm.serves(z, q.T)
     wanted = "verify_chain: target.logits must be float32, bfloat16 or float16, got float64"
     assert vllm.probe("cpu", torch.float64, None) == wanted
     assert "verify_chain: draft.logits must be" in vllm.probe("cpu", torch.float32, torch.float64)
@@ -92,24 +91,36 @@ def test_vllm_law_of_a_step(adapter, one_hot):
 
 
 def test_vllm_requests_with_a_seed_repeat(adapter):
+    """Whatever shares their batch. They have one or two drafts, the others up to four, and one has none."""
     vllm, n, V = adapter("vllm"), 30, 50
-    q, rows = probabilities(2 * n, V, seed=3), probabilities(2 * n, V, seed=4).log()
-    ids = torch.multinomial(q, 1)[:, 0].int()
-    given = ids, [2] * n, 2, torch.arange(2, 2 * n + 1, 2, dtype=torch.int32), q, rows, torch.zeros(n, 1).int()
 
-    def run():
-        generators = {b: torch.Generator().manual_seed(b) for b in range(0, n, 2)}
-        return vllm.rejection_sample(*given, metadata(n, generators=generators))
+    def run(counts, seeded):
+        D = sum(counts)
+        q, rows = probabilities(2 * n, V, seed=3), probabilities(2 * n, V, seed=4).log()
+        some = torch.arange(D) % (2 * n)  # each request's rows depend on its first place alone
+        ends = torch.tensor(counts).cumsum(0)
+        for b, end in enumerate(ends):
+            some[end - counts[b] : end] = torch.arange(counts[b]) + 2 * (b % n)
+        ids = q[some].argmax(1).int()
+        generators = {b: torch.Generator().manual_seed(b) for b in seeded}
+        out = vllm.rejection_sample(
+            ids, counts, max(counts), ends.int(), q[some], rows[some], torch.zeros(len(counts), 1).int(),
+            metadata(len(counts), generators=generators),
+        )  # fmt: skip
+        return out, [generators[b].get_state() for b in seeded]
 
-    first, second = run(), run()
-    assert torch.equal(first[::2], second[::2]) and not torch.equal(first[1::2], second[1::2])
-    uniforms = torch.stack([torch.empty(3, dtype=torch.float64).uniform_(generator=torch.Generator().manual_seed(b))
-                            for b in range(0, n, 2)])  # fmt: skip
-    want = verify_chain(
-        Rows(rows.view(n, 2, V)[::2]), ids.view(n, 2)[::2], Rows(q.view(n, 2, V)[::2], kind="probs"),
-        bonus_tokens=torch.zeros(n // 2, dtype=torch.int64), uniforms=uniforms,
-    ).tokens  # fmt: skip
-    assert torch.equal(first[::2].long(), want)
+    few, states = run([1, 2] * (n // 2), range(n))
+    again, same_states = run([1, 2] * (n // 2) + [4, 0, 3], range(n))
+    assert torch.equal(few, again[:n, :3]) and all(map(torch.equal, states, same_states))
+    other, _ = run([1, 2] * (n // 2), range(0, n, 2))
+    assert torch.equal(other[::2], few[::2]) and not torch.equal(other[1::2], few[1::2])
+    idle = torch.Generator().manual_seed(1)
+    before = idle.get_state()
+    vllm.rejection_sample(
+        torch.zeros(0).int(), [0], 0, torch.zeros(1).int(), None, torch.zeros(0, V), torch.tensor([[7]]),
+        metadata(1, generators={0: idle}),
+    )  # fmt: skip
+    assert torch.equal(idle.get_state(), before)  # as in vLLM, no number is drawn without a draft
 
 
 def test_sglang_switch_probe_and_fallback(adapter):
@@ -131,6 +142,9 @@ def test_sglang_switch_probe_and_fallback(adapter):
         assert all(map(torch.equal, got, want)) and calls == []
         verify(*buffers(), *step, p.double(), q.double(), threshold_acc=0.5)  # no rows of float64 here
         assert calls.pop() == 0.5
+        if rejection:
+            verify(*buffers(), *step, p, q.double())
+            assert calls.pop() == "positional"
         verify(*buffers(), *step, p, q, threshold_single=0.5, threshold_acc=0.5)
         assert calls == []
 

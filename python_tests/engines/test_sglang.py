@@ -96,6 +96,9 @@ def test_rejected_children_are_written_to_draft_probs(thresholds):
     """At each node that was reached, as SGLang's kernel does, and nowhere else; also if a child occurs twice."""
     tokens, places, first, sibling = random_trees(5)
     tokens[::3, -1] = tokens[::3, -2]
+    tokens[1::3, 0] = tokens[1::3].gather(1, first[1::3, :1].clamp(min=0))[
+        :, 0
+    ]  # the root's own token among its children
     p, scratch = probabilities(B, N, V, seed=6), torch.rand(B, N, V)
     u, final, want = coins(B, N, seed=7), coins(B, seed=8), scratch.clone()
     for b in range(B):

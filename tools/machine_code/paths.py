@@ -59,7 +59,7 @@ class Paths(NamedTuple):
 
 
 def encoded(state: State) -> int:
-    return state[0] << 16 | state[1] << 8 | state[2]
+    return state[0] << 16 | min(state[1], MOST) << 8 | min(state[2], MOST)
 
 
 def decoded(state: int) -> State:

@@ -154,8 +154,8 @@ def _write_rejected(
     rejected = (parents >= 0) & (rank < tested.gather(1, node))
     inside = (candidates >= 0) & (candidates < target_probs.size(2))
     token = torch.where(inside, candidates, 0).to(torch.int64)
-    # A token that occurs twice among the children of a node has one entry: all of them write the same there.
-    twins = (parents[:, :, None] == parents[:, None]) & (token[:, :, None] == token[:, None])
+    # Nodes with one place write the same there: two children with one token, or padding beside a child of the root.
+    twins = (node[:, :, None] == node[:, None]) & (token[:, :, None] == token[:, None])
     written = (twins & (rejected & inside)[:, None]).any(2)
     at = torch.arange(B, device=node.device)[:, None], node, token
     draft_probs[at] = torch.where(written, target_probs[at].to(draft_probs.dtype), draft_probs[at])
