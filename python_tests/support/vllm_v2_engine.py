@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's own V2 sampler and rejection sampler on CPU tensors, its Triton kernels interpreted.
+
+Run as a program in vLLM's environment it verifies the step in a file, with the plugin and without, and saves both.
+"""
+
+import sys
+from types import SimpleNamespace
+
+import torch
+
+
+def prepare():
+    """Import vLLM's modules. Triton has no CPU backend; its interpreter lacks libdevice and cannot run top-k's kernel."""
+    import triton
+    import triton.language as tl
+
+    active = SimpleNamespace(is_active=lambda: True)
+    triton.backends.backends.setdefault("cpu", SimpleNamespace(driver=active, compiler=None))
+    import vllm.v1.worker.gpu.buffer_utils as buffers
+    from vllm.v1.sample.ops import topk_topp_sampler
+    from vllm.v1.worker.gpu.sample import states
+    from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils
+
+    states.apply_top_k_top_p = topk_topp_sampler.apply_top_k_top_p_pytorch  # vLLM's own where it has no Triton
+    buffers.is_uva_available = lambda: False  # no pinned memory here: plain tensors
+    rejection_sampler_utils.tldevice = SimpleNamespace(log1p=triton.jit(_log1p(tl)))
+
+
+def _log1p(tl):
+    def log1p(x):
+        return tl.log(1.0 + x)
+
+    log1p.__globals__["tl"] = tl
+    return log1p
+
+
+def sampler(requests, slots, S, V, K):
+    """Return vLLM's Sampler, in which these requests are in these slots of S."""
+    from support.vllm_v2_sampler import END, NATURAL_END, START, full
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.worker.gpu.sample.sampler import Sampler
+    from vllm.v1.worker.gpu.states import RequestState
+
+    device = torch.device("cpu")
+    states = RequestState(S, 64, 64, K, V, device)
+    reasoning = SimpleNamespace(
+        reasoning_start_token_ids=START, reasoning_end_token_ids=END, natural_reasoning_end_token_ids=NATURAL_END
+    )
+    of = Sampler(SimpleNamespace(reasoning_config=reasoning), S, V, device, states, num_speculative_tokens=K)
+    for b, request in enumerate(full(requests)):
+        states.free_indices.append(int(slots[b]))
+        text = request["prompt"] + request["output"]
+        states.add_request(f"request {b}", len(request["prompt"]), text, len(text), 60)
+        params = SamplingParams(
+            **{
+                name: request[name]
+                for name in ("temperature", "top_k", "top_p", "min_p", "seed", "min_tokens", "thinking_token_budget")
+            },
+            **{f"{x}_penalty": request[f"{x}_penalty"] for x in ("repetition", "frequency", "presence")},
+            logit_bias=request["logit_bias"] or None,
+            allowed_token_ids=request["allowed_token_ids"] or None,
+            stop_token_ids=request["stop_token_ids"],
+        )
+        params._bad_words_token_ids = request["bad_words"] or None
+        of.add_request(int(slots[b]), params)
+    states.apply_staged_writes()
+    of.apply_staged_writes()
+    return of
+
+
+def rejection_sampler(of, K, method):
+    from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
+
+    config = SimpleNamespace(
+        num_speculative_tokens=K, enable_adaptive_verification=False, rejection_sample_method=method
+    )
+    return RejectionSampler(of, config, torch.device("cpu"))
+
+
+def verified(step, method):
+    """Return what vLLM's classes make of a step, and their sampler."""
+    of = sampler(step["requests"], step["slots"], len(step["slots"]) + 9, step["V"], step["K"])
+    return of, rejection_sampler(of, step["K"], method)._verify(**step["args"])
+
+
+def main(steps, out):
+    """Verify each step by vLLM ("theirs"), then by the plugin ("mine"), which also gives its rows."""
+    steps = torch.load(steps)
+    prepare()
+    for step in steps:
+        for name in ("idx_mapping_np", "seq_lens_upper_bound_np"):
+            step["args"][name] = step["args"][name].numpy()
+    results = [{"theirs": verified(step, step["method"])[1]} for step in steps]
+    from specdec_kernels.integrations import vllm as plugin
+    from specdec_kernels.integrations.vllm import fallback, views_v2
+
+    plugin.register()
+    for step, result in zip(steps, results):
+        args = step["args"]
+        of, (rows, *mine) = verified(step, step["method"])
+        assert rows is args["logits"] and not fallback.steps
+        named = ("logits", "idx_mapping_np", "idx_mapping", "cu_num_logits", "draft_sampled", "pos")
+        viewed = views_v2.flat(views_v2.step(of, *(args[name] for name in named), step["K"]))
+        result |= {"mine": mine, "rows": viewed._asdict()}
+    torch.save([result | {"rows": plain(result["rows"])} for result in results], out)
+
+
+def plain(rows):
+    """Return rows as a dict of dicts, which load without this package's classes."""
+    return {name: x._asdict() if hasattr(x, "_asdict") else x for name, x in rows.items()}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
