@@ -12,7 +12,7 @@ import pytest
 import torch
 from support import vllm_v2_sampler as world
 from support.paths import ROOT
-from test_vllm_v2_views import MIXED, K, V, mixed
+from support.vllm_v2_sampler import MIXED, K, V, mixed
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import specdec_kernels as sk

@@ -4,42 +4,10 @@
 import pytest
 import torch
 from support import vllm_v2_sampler as world
-from support.vllm_v2_sampler import END, START
+from support.vllm_v2_sampler import MIXED, K, V, mixed
 
 import specdec_kernels as sk
 from specdec_kernels.integrations.vllm import fallback, sampling_mask, verify_v2, views_v2
-
-V, K = 70, 3
-
-MIXED = [
-    {"prompt": [1, 2, 65]},
-    {"prompt": [1, 2, 65], "temperature": 0.0, "drafts": [7]},
-    {"prompt": [11, 2], "temperature": 0.7, "top_k": 9, "drafts": [1, 2, 3]},
-    {"prompt": [11, 2], "top_p": 0.6, "min_p": 0.02, "drafts": [5, 5]},
-    {"prompt": [8, 69], "output": [3, 3, 4], "presence_penalty": 1.5, "repetition_penalty": 1.1, "drafts": [3, 6, 6]},
-    {"prompt": [8, 69], "output": [3, 68], "frequency_penalty": 0.3, "repetition_penalty": 0.8, "drafts": [69, 0]},
-    {"prompt": [4, 4], "logit_bias": {0: 2.0, 69: -3.5, 31: 0.25}, "drafts": [69]},
-    {"prompt": [4], "output": [1], "min_tokens": 3, "stop_token_ids": [2, 64], "drafts": [9, 9, 9]},
-    {"prompt": [4], "logit_bias": {2: 4.0}, "min_tokens": 1, "stop_token_ids": [2], "drafts": [9]},
-    {"prompt": [5, 6], "bad_words": [[7], [5, 6], [9, 10, 11], [12, 13]], "output": [9, 10], "drafts": [12, 13, 10]},
-    {"prompt": [9, 10], "bad_words": [[9, 10, 11], [3, 3]], "output": [3], "drafts": [3]},
-    {"prompt": [1], "allowed_token_ids": [31, 32, 33, 63, 64, 31], "drafts": [64, 31]},
-    {"prompt": [1], "allowed_token_ids": [0, 69], "logit_bias": {69: 1, 5: 9}, "presence_penalty": 0.5, "drafts": [0]},
-    {"prompt": [2, *START, 9], "thinking_token_budget": 3, "output": [8], "drafts": [1, 2, 2]},
-    {"prompt": [2, *START, 9], "thinking_token_budget": 0, "output": END[:1], "bad_words": [[6]], "drafts": END[1:]},
-    {"prompt": [2], "thinking_token_budget": 1, "output": START[:1], "drafts": [START[1], 9, 5]},
-    {"prompt": [2, *START, 9, 9], "thinking_token_budget": 2, "output": [6], "drafts": [7, 1], "logit_bias": {1: 2.0}},
-    {"prompt": [2, *START], "thinking_token_budget": 0, "allowed_token_ids": [1, 2], "logit_bias": {5: -9.0}},
-]  # fmt: skip
-
-
-def mixed(seed=1):
-    """Return the requests' sampler, slots, and arguments of their step. Slots without a request hold other values."""
-    generator = torch.Generator().manual_seed(seed)
-    slots = torch.randperm(len(MIXED) + 9, generator=generator)[: len(MIXED)]
-    rows = sum(len(r.get("drafts", [])) + 1 for r in MIXED)
-    logits = torch.randn(rows, V, generator=generator) * 2
-    return world.sampler(MIXED, slots, len(MIXED) + 9, V), slots, world.batch(MIXED, slots, logits)
 
 
 def expected(args):

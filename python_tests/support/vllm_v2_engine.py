@@ -11,7 +11,7 @@ import torch
 
 
 def prepare():
-    """Import vLLM's modules. Triton has no CPU backend; its interpreter lacks libdevice and cannot run top-k's kernel."""
+    """Import vLLM's modules. Triton has no CPU backend; its interpreter has no libdevice and cannot run top-k's."""
     import triton
     import triton.language as tl
 
