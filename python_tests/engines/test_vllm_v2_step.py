@@ -187,17 +187,13 @@ beside_vllm = pytest.mark.skipif(not VLLM, reason="SPECDEC_TEST_VLLM names no en
 
 @pytest.fixture
 def run_vllm(tmp_path):
-    """Return a function that runs steps in vLLM's environment, by vLLM and by the plugin: see vllm_v2_engine.main."""
+    """Return a function that runs steps in vLLM's environment, by vLLM and by the plugin: see vllm_v2_engine."""
 
-    def run(steps):
+    def run(steps, what="verify"):
         torch.save(steps, tmp_path / "steps.pt")
-        environment = os.environ | {
-            "TRITON_INTERPRET": "1",
-            "SPECDEC_VLLM": "1",
-            "PYTHONPATH": f"{ROOT}:{ROOT}/python_tests",
-        }
-        program = [str(Path(VLLM) / "bin/python"), "-m", "support.vllm_v2_engine", "steps.pt", "out.pt"]
-        subprocess.run(program, cwd=tmp_path, env=environment, check=True, timeout=900)
+        variables = {"TRITON_INTERPRET": "1", "SPECDEC_VLLM": "1", "PYTHONPATH": f"{ROOT}:{ROOT}/python_tests"}
+        program = [str(Path(VLLM) / "bin/python"), "-m", "support.vllm_v2_engine", what, "steps.pt", "out.pt"]
+        subprocess.run(program, cwd=tmp_path, env=os.environ | variables, check=True, timeout=900)
         return torch.load(tmp_path / "out.pt")
 
     return run
@@ -260,3 +256,25 @@ def test_vllms_own_kernels_have_the_same_law(run_vllm):
     for request, result in zip(asked, results):
         assert compared(*result["theirs"][1:], request).passed
         assert compared(*result["mine"], request).passed
+
+
+@pytest.mark.thorough
+@beside_vllm
+def test_vllms_own_drafter_with_filters(run_vllm):
+    """Its kernel keeps the rows of requests, not those of padding, and drafts are drawn with the requests' filters."""
+    generator = torch.Generator().manual_seed(5)
+    slots, rows = torch.tensor([4, 1, 7]), torch.randn(6, V, generator=generator)
+    requests = [{"prompt": [1], "seed": s, "temperature": 0.9, "top_k": k} for s, k in ((5, 3), (6, 1), (7, 0))]
+    step = {"requests": requests, "slots": slots, "V": V, "K": K, "rows": rows, "positions": torch.arange(6) + 20}
+    result = run_vllm(step, "draft")
+    assert result["patched"] == ["_copy_request_inputs", "sample_draft"]
+    want = torch.full_like(result["kept"], torch.nan)
+    want[slots, 1] = rows[:3]
+    torch.testing.assert_close(result["kept"], want, rtol=0, atol=0, equal_nan=True)
+    drawn = sk.sample(
+        sk.Rows(rows[:3], temperature=0.9, top_k=torch.tensor([3, 1, 0])),
+        seed=torch.tensor([5, 6, 7]),
+        offset=torch.arange(3) + 19,
+        slot=1,
+    )
+    assert torch.equal(result["tokens"][:3], drawn.tokens[:, 0]) and result["tokens"].shape == (6,)

@@ -14,7 +14,10 @@ def prepare():
     """Import vLLM's modules. Triton has no CPU backend; its interpreter has no libdevice and cannot run top-k's."""
     import triton
     import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder
 
+    for name, place in (("create_masked_load", 1), ("create_masked_store", 2)):
+        setattr(InterpreterBuilder, name, with_bool_masks(getattr(InterpreterBuilder, name), place))
     active = SimpleNamespace(is_active=lambda: True)
     triton.backends.backends.setdefault("cpu", SimpleNamespace(driver=active, compiler=None))
     import vllm.v1.worker.gpu.buffer_utils as buffers
@@ -25,6 +28,16 @@ def prepare():
     states.apply_top_k_top_p = topk_topp_sampler.apply_top_k_top_p_pytorch  # vLLM's own where it has no Triton
     buffers.is_uva_available = lambda: False  # no pinned memory here: plain tensors
     rejection_sampler_utils.tldevice = SimpleNamespace(log1p=triton.jit(_log1p(tl)))
+
+
+def with_bool_masks(kept, place):
+    """Wrap the interpreter's masked load or store: it takes no mask that was combined from a block and one number."""
+
+    def access(self, *given):
+        given[place].data = given[place].data.astype(bool)
+        return kept(self, *given)
+
+    return access
 
 
 def _log1p(tl):
@@ -111,5 +124,35 @@ def plain(rows):
     return {name: x._asdict() if hasattr(x, "_asdict") else x for name, x in rows.items()}
 
 
+def drafted(step, out):
+    """Draw drafts by vLLM's drafter with the plugin: save the tokens, the rows that were kept, and what is patched."""
+    step = torch.load(step)
+    prepare()
+    import vllm.v1.worker.gpu.model_runner  # noqa: F401  # as the worker does, before it makes the sampler
+    from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
+
+    from specdec_kernels.integrations import vllm as plugin
+
+    plugin.register()
+    S, slots = len(step["slots"]) + 9, step["slots"]
+    of = sampler(step["requests"], slots, S, step["V"], step["K"])
+    rejection_sampler(of, step["K"], "standard")
+    drafter = object.__new__(StandaloneARSpeculator)  # without a model
+    drafter.draft_watermarker = drafter.acceptance_estimator = None
+    drafter.use_local_argmax_reduction = drafter.use_fp64_gumbel = False
+    drafter.draft_logits = torch.full((S, step["K"], step["V"]), torch.nan)
+    drafter.temperature, drafter.seeds = torch.zeros(S), torch.zeros(S, dtype=torch.int64)
+    drafter.idx_mapping = torch.zeros(len(slots) + 3, dtype=torch.int32)  # three are padding
+    drafter.compute_draft_logits = lambda hidden_states, spec_step_idx: hidden_states
+    states = of.sampling_states
+    drafter._copy_request_inputs(len(slots), slots.to(torch.int32), states.temperature.gpu, states.seeds.gpu)
+    by = (drafter.idx_mapping, drafter.temperature, drafter.seeds, torch.tensor(1), drafter.draft_logits)
+    tokens = drafter.sample_draft(step["rows"], step["positions"], *by)
+    names = [
+        name for name in ("_copy_request_inputs", "sample_draft") if hasattr(getattr(drafter, name), "specdec_kernels")
+    ]
+    torch.save({"tokens": tokens, "kept": drafter.draft_logits, "patched": names}, out)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    {"verify": main, "draft": drafted}[sys.argv[1]](*sys.argv[2:])

@@ -28,6 +28,7 @@ PROCESSORS = ["LogitBiasState", "PenaltiesState", "BadWordsState"]  # vLLM's own
 
 _requests: ContextVar[Any] = ContextVar("requests", default=None)  # vLLM's RequestState while its drafts are verified
 _grammars: ContextVar[Any] = ContextVar("grammars", default=())  # the names of the step's requests that have one
+_filters: ContextVar[Any] = ContextVar("filters", default=None)  # what the step's drafts were drawn with
 _verified: ContextVar[Any] = ContextVar("verified", default=None)  # the last step, for its sampling masks
 
 
@@ -39,6 +40,17 @@ class Chains(NamedTuple):
     row: torch.Tensor  # [B, K+1], each position's row of logits
     drafts: torch.Tensor  # [B, K], -1 after the last
     kept: torch.Tensor | None  # [B, 1], the drafts before the first one that was cut; None: none was cut
+
+    def draft_row(self, draft_logits: torch.Tensor) -> torch.Tensor:
+        """Return the index of each draft's row [B, K] in rows by slot [S, columns, V]."""
+        column = torch.arange(self.drafts.size(1), device=self.slot.device)
+        return self.slot[:, None] * draft_logits.size(1) + column
+
+
+def filters_of(slot: torch.Tensor) -> dict[str, Any]:
+    """Return the filters besides the temperature that these slots' drafts were drawn with."""
+    filters = _filters.get()
+    return {} if filters is None else filters.of(slot)
 
 
 def verify(
@@ -79,8 +91,12 @@ def verify(
     chains = placed(verify_draft_sampled, cu_num_logits, pos, idx_mapping, K, sampler.req_states if cut else None)
     step = views_v2.step(sampler, logits, idx_mapping_np, idx_mapping, cu_num_logits, draft_sampled, pos, K)
     target = views_v2.chains(step, chains.row)
-    keys = (states.temperature.gpu, states.seeds.gpu)
-    tokens = verified(chains, target, draft_logits, *keys, rates, self.use_block_verification)
+    draft = None
+    if draft_logits is not None:
+        asked, drawn_with = views_v2.sampling(states, idx_mapping_np, chains.slot), filters_of(chains.slot)
+        used = {name: x for name, x in drawn_with.items() if name in asked}
+        draft = Rows(draft_logits, temperature=asked["temperature"], row=chains.draft_row(draft_logits), **used)
+    tokens = verified(chains, target, draft, states.seeds.gpu, rates, self.use_block_verification)
     if sampler.return_sampling_mask:
         _verified.set(step)
     return logits, *tokens
@@ -123,11 +139,13 @@ def runner_sample(upstream: Callable, self: Any, hidden_states: Any, input_batch
     if drafts and grammar_output is not None and input_batch.num_draft_tokens == 0:
         input_batch = copy(input_batch)
         input_batch.num_draft_tokens = len(input_batch.req_ids)  # each request has one, though not scheduled
-    token = _grammars.set(() if grammar_output is None else grammar_output.structured_output_request_ids)
+    grammars = _grammars.set(() if grammar_output is None else grammar_output.structured_output_request_ids)
+    filters = _filters.set(getattr(self.speculator, "specdec_filters", None))
     try:
         return upstream(self, hidden_states, input_batch, grammar_output)
     finally:
-        _grammars.reset(token)
+        _filters.reset(filters)
+        _grammars.reset(grammars)
 
 
 def placed(
@@ -153,22 +171,12 @@ def placed(
 
 
 def verified(
-    chains: Chains,
-    target: Rows,
-    draft_logits: torch.Tensor | None,
-    temperature: torch.Tensor,
-    seed: torch.Tensor,
-    rates: torch.Tensor | None,
-    block: bool,
+    chains: Chains, target: Rows, draft: Rows | None, seed: torch.Tensor, rates: torch.Tensor | None, block: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return tokens [B, K+1] and their number [B] by one verify_chain call."""
     slot, K = chains.slot, chains.drafts.size(1)
     column = torch.arange(K + 1, device=slot.device)
-    draft = None
     rule: dict[str, Any] = {} if rates is None else {"rule": "synthetic", "alpha": rates[None, :K]}
-    if draft_logits is not None:
-        draft_row = slot[:, None] * draft_logits.size(1) + column[:K]
-        draft = Rows(draft_logits, temperature=temperature[slot], row=draft_row)
     out = verify_chain(
         target,
         chains.drafts,
@@ -231,4 +239,8 @@ def rejection_sample(
     K = num_speculative_steps
     chains = placed(draft_sampled, cu_num_logits, pos, idx_mapping, K, requests if cut else None)
     target = Rows(target_logits, row=chains.row, temperature=(temperature[chains.slot] != 0).to(torch.float32))
-    return verified(chains, target, draft_logits, temperature, seed, rates, bool(asked.get("use_block_verification")))
+    draft = None
+    if draft_logits is not None:
+        drawn_with = filters_of(chains.slot) | {"temperature": temperature[chains.slot]}
+        draft = Rows(draft_logits, row=chains.draft_row(draft_logits), **drawn_with)
+    return verified(chains, target, draft, seed, rates, bool(asked.get("use_block_verification")))
