@@ -46,7 +46,7 @@ class StandaloneARSpeculator:
 
     def copy(self, slots, states):
         """Begin a step, as ``propose`` does: the slots' parameters are copied to fixed tensors."""
-        upstream = lambda self, n, idx, temperature, seeds, dummy_run=False: (
+        upstream = lambda self, n, idx, temperature, seeds: (
             self.temperature.copy_(temperature),
             self.seeds.copy_(seeds),
         )
@@ -194,9 +194,7 @@ def test_a_graph_reads_the_filters_where_they_were(made):
 
 TargetDependentARSpeculator = type("TargetDependentARSpeculator", (), dict(vars(StandaloneARSpeculator)))
 EagleSpeculator = type("EagleSpeculator", (TargetDependentARSpeculator,), {})
-# kinds of one pass: that which draws by sample_draft, and one derived from it that draws in its own way
-DFlashSpeculator = type("DFlashSpeculator", (), dict(vars(StandaloneARSpeculator)))
-DSparkSpeculator = type("DSparkSpeculator", (DFlashSpeculator,), {})
+DFlashSpeculator = type("DFlashSpeculator", (), dict(vars(StandaloneARSpeculator)))  # it drafts in one pass
 
 
 def greedy(S):
@@ -216,8 +214,7 @@ def marked(S):
     [
         (StandaloneARSpeculator, {}, True),
         (EagleSpeculator, {}, True),
-        (DFlashSpeculator, {}, True),
-        (DSparkSpeculator, {}, False),
+        (DFlashSpeculator, {}, False),
         (greedy, {}, False),
         (marked, {}, False),
         (StandaloneARSpeculator, {"watermark_key": 7}, False),

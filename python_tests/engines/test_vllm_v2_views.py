@@ -104,8 +104,6 @@ def test_minimum_lengths_under_a_grammar():
 
 
 class SamplingMaskTensors(tuple):
-    MAX = None
-
     def __new__(cls, *fields):
         return super().__new__(cls, fields)
 

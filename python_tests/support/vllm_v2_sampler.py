@@ -67,7 +67,7 @@ def apply_thinking_budget(
     logits, req_ids, expanded, budget, texts, total_len, ids, local, last_start, last_end, scan_pos, start, natural, end
 ):
     """vLLM's function on no rows: it finds where markers last begin in the committed text."""
-    assert len(logits) == len(expanded) == len(ids) == len(local) == 0
+    assert len(logits) == len(expanded) == len(ids) == len(local) == 0 and len(scan_pos) == len(texts)
     for slot in req_ids.tolist():
         text = texts[slot, : total_len[slot]].tolist()
         for found, marker in ((last_start, start.tolist()), (last_end, natural.tolist())):

@@ -17,12 +17,8 @@ from specdec_kernels.integrations.vllm.verify import is_on
 from specdec_kernels.ops.sample import sample
 from specdec_kernels.rows import Rows
 
-# The drafters that draw every draft by sample_draft, with those derived from them (EAGLE, MTP, Gemma 4), and the one of
-# a single pass that does, without those derived from it.
-DRAFTERS, ONE_PASS = (
-    {"TargetDependentARSpeculator", "MultiModuleMTPSpeculator", "StandaloneARSpeculator"},
-    "DFlashSpeculator",
-)
+# The drafters that draw token by token, all by sample_draft, with those derived from them (EAGLE, MTP, Gemma 4)
+DRAFTERS = {"TargetDependentARSpeculator", "MultiModuleMTPSpeculator", "StandaloneARSpeculator"}
 NAMES = ("top_k", "top_p", "min_p")
 
 _states: Any = None  # the SamplingStates of the process's newest sampler, if its verification can use filtered drafts
@@ -60,8 +56,7 @@ def copy_request_inputs(upstream: Callable, self: Any, *args: Any, **kwargs: Any
 
 
 def _filters(speculator: Any) -> Filters | None:
-    names = [kind.__name__ for kind in type(speculator).__mro__]
-    fits = DRAFTERS.intersection(names) or names[0] == ONE_PASS
+    fits = any(kind.__name__ in DRAFTERS for kind in type(speculator).__mro__)
     if _states is None or not fits or speculator.draft_logits is None or speculator.draft_watermarker is not None:
         return None
     return Filters(_states, *(torch.zeros_like(getattr(_states, name).gpu) for name in (*NAMES, "temperature")))
