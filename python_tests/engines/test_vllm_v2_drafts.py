@@ -178,6 +178,29 @@ def test_padding_is_skipped(made):
     assert set(kept.nonzero()[:, 0].tolist()) == set(slots[:2].tolist())
 
 
+def test_drafting_does_not_wait(made, monkeypatch):
+    """On a simulated GPU no device is mixed and nothing is waited for or uploaded, and the drafts are the same."""
+    devices = pytest.importorskip("bench.devices", reason="needs the source tree's bench")
+    drafter, sampler, slots = made([FILTERS] * 20)
+    position, last, step = torch.arange(20) * 3, torch.full((20,), 2), torch.tensor(0)
+    drafter.copy(slots, sampler.sampling_states)
+    wanted = drafter.draft(slots, last, position, 0)
+    monkeypatch.setitem(globals(), "gumbel_sample", lambda *args, **named: None)  # vLLM's kernel; the stand-in reads
+    drafter._maybe_predict_acceptance = lambda *args: None
+    with devices.watch() as seen:
+        for name in ("draft_logits", "temperature", "seeds"):
+            setattr(drafter, name, getattr(drafter, name).to("cuda"))
+        drafter.specdec_filters = draft_v2.Filters(None, *(x.to("cuda") for x in drafter.specdec_filters[1:]))
+        rows = tables()[1][last].to("cuda")
+        drafter.compute_draft_logits = lambda hidden_states, spec_step_idx: rows
+        idx, last, position, step = (x.to("cuda") for x in (slots.to(torch.int32), last, position, step))
+        seen.synchronisations.clear(), seen.uploads.clear()
+        by = (last, position, idx, drafter.temperature, drafter.seeds, step, drafter.draft_logits)
+        drawn = draft_v2.sample_draft(own_sample_draft, drafter, *by)
+        assert seen.synchronisations == seen.uploads == []
+        assert drawn.is_cuda and torch.equal(drawn.cpu(), wanted)
+
+
 def test_a_graph_reads_the_filters_where_they_were(made):
     """vLLM's tensors by slot change place from step to step. The drafter's do not, and have the step's values."""
     drafter, sampler, slots = made([FILTERS] * 3)

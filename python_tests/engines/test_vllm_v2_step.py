@@ -274,7 +274,7 @@ def test_vllms_own_drafter_with_filters(run_vllm):
     drawn = sk.sample(
         sk.Rows(rows[:3], temperature=0.9, top_k=torch.tensor([3, 1, 0])),
         seed=torch.tensor([5, 6, 7]),
-        offset=torch.arange(3) + 19,
+        offset=torch.arange(3) + 20,
         slot=1,
     )
     assert torch.equal(result["tokens"][:3], drawn.tokens[:, 0]) and result["tokens"].shape == (6,)

@@ -80,27 +80,30 @@ def test_a_step_is_that_of_rows_written_out(method):
 
 
 def test_minimum_lengths_under_a_grammar():
-    """A row whose grammar and list of allowed ids leave it its stop ids alone keeps them; another row loses them."""
-    stop = {"prompt": [1], "min_tokens": 2, "stop_token_ids": [2, 4], "drafts": [3]}
-    requests = [
-        stop | {"grammar": True},
-        stop | {"grammar": True},
-        stop | {"grammar": True, "allowed_token_ids": [2, 4, 9]},
-    ]
-    logits = torch.randn(6, V, generator=torch.Generator().manual_seed(2))
-    only = torch.arange(V) == 4
-    logits[0] = logits[0].where(only, -torch.inf)  # its grammar allows a stop id alone
-    logits[2] = logits[2].where(only | (torch.arange(V) == 8), -torch.inf)
-    logits[4] = logits[4].where(only | (torch.arange(V) == 8), -torch.inf)  # 8 is not on the list
-    slots = torch.tensor([3, 0, 2])
+    """A row whose grammar, allowed ids and biases leave it its stop ids alone keeps them; another row loses them."""
+    stop = {"prompt": [1], "min_tokens": 2, "stop_token_ids": [2, 4], "drafts": [3], "grammar": True}
+    some = {"allowed_token_ids": [2, 4, 9]}, {"logit_bias": {8: -float("inf")}}, {"grammar": False}
+    requests = [stop, stop, *(stop | x for x in some)]
+    logits = torch.randn(10, V, generator=torch.Generator().manual_seed(2))
+    ids = torch.arange(V)
+    for row, more in ((0, 4), (2, 8), (4, 8), (6, 8), (8, 8)):  # the grammar allows 4, a stop id, and for some 8
+        logits[row] = logits[row].where((ids == 4) | (ids == more), -torch.inf)
+    slots = torch.tensor([3, 0, 2, 5, 7])
     args = world.batch(requests, slots, logits)
-    viewed = views_v2.flat(step_of(world.sampler(requests, slots, 5, V), args))
-    want = torch.stack(
-        [world.written(r, d, z) for (r, d), z in zip(((r, r["drafts"][:i]) for r in requests for i in (0, 1)), logits)]
-    )
-    assert torch.equal(want.isfinite().sum(1), torch.tensor([1, V - 2, 1, V - 2, 1, 1]))
+    viewed = views_v2.flat(step_of(world.sampler(requests, slots, 9, V), args))
+    each = [(r, r["drafts"][:i]) for r in requests for i in (0, 1)]
+    want = torch.stack([world.written(*x, z) for x, z in zip(each, logits)])
+    assert want[[0, 2, 4, 6, 8]].isfinite().nonzero()[:, 1].tolist() == [4, 8, 4, 4, 8]
     mine, theirs = sk.top_logprobs(viewed._replace(temperature=None), V), sk.top_logprobs(want, V)
     assert torch.equal(mine.ids, theirs.ids) and torch.equal(mine.logprobs, theirs.logprobs)
+
+
+def test_drafts_that_vllm_found_invalid_are_not_verified():
+    """They are -1 in the drafts to verify alone; penalties and bad words of other rows still see them."""
+    sampler, _, args = mixed()
+    assert verify_v2.verify(None, world.rejection_sampler(sampler, K), **args)[2].max() > 1
+    args["verify_draft_sampled"] = torch.where(args["expanded_local_pos"] > 0, -1, args["draft_sampled"])
+    assert (verify_v2.verify(None, world.rejection_sampler(sampler, K), **args)[2] == 1).all()
 
 
 class SamplingMaskTensors(tuple):

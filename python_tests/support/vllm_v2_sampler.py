@@ -54,6 +54,7 @@ MIXED = [
     {"prompt": [2], "thinking_token_budget": 1, "output": START[:1], "drafts": [START[1], 9, 5]},
     {"prompt": [2, *START, 9, 9], "thinking_token_budget": 2, "output": [6], "drafts": [7, 1], "logit_bias": {1: 2.0}},
     {"prompt": [2, *START], "thinking_token_budget": 0, "allowed_token_ids": [1, 2], "logit_bias": {5: -9.0}},
+    {"prompt": [9, 10], "bad_words": [[9, 10, 11], [10, 5]], "drafts": [10, 5]},
 ]  # fmt: skip
 
 LogitBiasState = type("LogitBiasState", (SimpleNamespace,), {})
@@ -149,7 +150,7 @@ def sampler(requests, slots, S, V):
     )
     words, _ = lists_by_slot([sum(x, []) for x in of("bad_words")], slots, S, 24)
     ends = [[0, *np.cumsum([len(word) for word in x]).tolist()] for x in of("bad_words")]
-    offsets, _ = lists_by_slot(ends, slots, S, 8)
+    offsets, _ = lists_by_slot(ends, slots, S, 8, stale=1)
     num_words = here([len(x) for x in of("bad_words")], torch.int32)
     budgets = [-1 if x is None else x for x in of("thinking_token_budget")]
     ids = lambda x: torch.tensor(x, dtype=torch.int32)

@@ -78,7 +78,7 @@ def sample_draft(
     """Replacement of ``DraftModelSpeculator.sample_draft``: return the drafts [N] of slots [N], -1 for padding.
 
     Each row of logits is kept in draft_logits [S, K, V] at its slot and draft_step (one number, or [N]). A draft's
-    random number depends on the step's first position and the draft's index, so that a later step has others.
+    random number depends on its position and on its index in the step, so that a later step has others.
     """
     filters = getattr(self, "specdec_filters", None)
     if filters is None or draft_logits is None:
@@ -96,7 +96,7 @@ def sample_draft(
     drawn = sample(
         Rows(logits, temperature=temperature[slot], **filters.of(slot)),
         seed=seeds[slot],
-        offset=sample_src_positions.to(torch.int64) - step,
+        offset=sample_src_positions.to(torch.int64),
         slot=step,
     )
     self._maybe_predict_acceptance(logits, idx_mapping, draft_step)

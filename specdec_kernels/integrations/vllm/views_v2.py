@@ -179,10 +179,7 @@ def bad_words(of: Step) -> Bias | None:
         return None
     slot, tokens = of.row_slot, state.bad_word_token_ids.gpu[of.row_slot]  # [R, T], a request's words one after another
     number = state.num_bad_words.gpu[slot][:, None]
-    column = torch.arange(most + 1, device=slot.device)
-    ends = (
-        state.bad_word_offsets.gpu[:, : most + 1][slot].where(column <= number, 0).cummax(1).values[:, 1:].contiguous()
-    )
+    ends = state.bad_word_offsets.gpu[:, 1 : most + 1][slot].cummax(1).values  # ascending after the last word too
     place = torch.arange(tokens.size(1), device=slot.device).expand_as(tokens).to(ends.dtype)
     word = torch.searchsorted(ends, place.contiguous(), right=True)  # [R, T], `most` after the last word
     to_end = ends.gather(1, word.clamp(max=most - 1)) - 1 - place  # 0 at a word's last token
@@ -191,7 +188,7 @@ def bad_words(of: Step) -> Bias | None:
     wrong = (at < texts.prompt_len.gpu[slot][:, None]) | (of.tokens_at(torch.where(needed, at, 0)) != tokens)
     misses = torch.zeros((len(slot), most + 1), dtype=torch.int32, device=slot.device)
     misses.scatter_add_(1, word, (wrong & needed).to(torch.int32))
-    banned = (misses[:, :most] == 0) & (column[:most] < number)
+    banned = (misses[:, :most] == 0) & (torch.arange(most, device=slot.device) < number)
     last = tokens.gather(1, (ends - 1).clamp(min=0).to(torch.int64))
     ids = torch.where(banned, last, -1)
     return Bias(ids, torch.full_like(ids, -math.inf, dtype=torch.float32))
