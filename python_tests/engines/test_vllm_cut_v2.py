@@ -7,16 +7,18 @@ rows after that cut.
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from support.vllm_cuts import CUTS, B, K, V, World, compared, drawn
+from support.vllm_v2_sampler import idle_sampler, rejection_sampler
 
 from specdec_kernels.integrations.vllm import verify_v2
 
 PROMPT = 5  # tokens of every prompt
 
 
-def step(world, name, padded, method="standard", one_hot=False, mended=True):
+def step(world, name, padded, method="standard", one_hot=False, mended=True, raw=True):
     """Return the tokens of a step [B, K+1]. Drafts and rows are indexed by slot; slots without a request hold other
     values."""
     grammar, _, keep = CUTS[name]
@@ -37,24 +39,39 @@ def step(world, name, padded, method="standard", one_hot=False, mended=True):
     counts = has_row.sum(1)
     position = (PROMPT + torch.arange(B)[:, None] * 11 + column)[has_row]
     requests = SimpleNamespace(
-        draft_tokens=made, prefill_len=SimpleNamespace(gpu=torch.full((B + 9,), PROMPT, dtype=torch.int32))
+        draft_tokens=made,
+        prefill_len=SimpleNamespace(gpu=torch.full((B + 9,), PROMPT, dtype=torch.int32)),
+        req_id_to_index={},
     )
-    sampler = SimpleNamespace(sampler=SimpleNamespace(req_states=requests))
+    sampler = idle_sampler(B + 9, V, torch.ones(B + 9), torch.randint(1 << 62, (B + 9,), generator=generator), requests)
     given = {
-        "target_logits": logits,
+        "logits": logits,
         "draft_logits": None if one_hot else store,
         "draft_sampled": ids.to(torch.int32),
-        "cu_num_logits": torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]).to(torch.int32),
         "pos": position,
+        "cu_num_logits": torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]).to(torch.int32),
         "idx_mapping": slots.to(torch.int32),
+        "idx_mapping_np": slots.numpy(),
         "expanded_idx_mapping": slots.repeat_interleave(counts),
         "expanded_local_pos": column.expand(B, K + 1)[has_row],
-        "temperature": torch.ones(B + 9),
-        "seed": torch.randint(1 << 62, (B + 9,), generator=generator),
-        "num_speculative_steps": K,
+        "seq_lens_upper_bound_np": position.numpy()[:B] + K,
+        "verify_draft_sampled": ids.to(torch.int32),
     }
-    upstream = lambda self: verify_v2.rejection_sample(None, *given.values(), use_block_verification=method == "block")
-    out, count = verify_v2.verify(upstream, sampler) if mended else upstream(sampler)
+
+    def upstream(self, logits, draft_logits, _, pos, cu, slot, __, *more):  # rows need no processing here
+        states, drafts = self.sampler.sampling_states, more[-1]
+        rows = (logits, draft_logits, drafts, cu, pos, slot, *more[:2])
+        by = (states.temperature.gpu, states.seeds.gpu, K)
+        return logits, *verify_v2.rejection_sample(None, *rows, *by, use_block_verification=method == "block")
+
+    runner = rejection_sampler(sampler, K, method)
+    if raw and mended:
+        _, out, count = verify_v2.verify(None, runner, **given)
+    else:
+        sampler.logprobs_mode = "processed_logprobs"
+        sampler.sampling_states.num_logprobs = np.zeros(B + 9)
+        run = verify_v2.verify if mended else lambda upstream, *args, **named: upstream(*args, *named.values())
+        _, out, count = run(upstream, runner, **given)
     assert count.dtype == torch.int32 and torch.equal(count, (out >= 0).sum(1).int())
     assert not padded or (out[:, 1:] < 0).logical_or(column[1:] <= scheduled[:, None]).all()
     return out
@@ -67,6 +84,7 @@ def test_law_of_the_text(name, padded):
     world = World()
     for method in ("standard", "block"):
         assert compared(step(world, name, padded, method), world.p(CUTS[name][0])).passed, method
+    assert compared(step(world, name, padded, raw=False), world.p(CUTS[name][0])).passed  # rows that vLLM prepared
 
 
 @pytest.mark.slow
@@ -89,12 +107,13 @@ def test_which_requests_have_a_draft():
 
 
 @pytest.mark.parametrize(
-    "grammar, store, drafts, reaches", [(1, 1, 0, 3), (None, 1, 0, 0), (1, None, 0, 0), (1, 1, 2, 2)]
+    "grammar, store, drafts, reaches", [(["a"], 1, 0, 3), (None, 1, 0, 0), (["a"], None, 0, 0), (["a"], 1, 2, 2)]
 )
 def test_a_step_whose_drafts_are_all_cut(grammar, store, drafts, reaches):
     """vLLM sends the step to its sampler, because of num_draft_tokens of its batch, which stays unchanged."""
     batch = SimpleNamespace(num_draft_tokens=drafts, req_ids=["a", "b", "c"])
     runner = SimpleNamespace(speculator=SimpleNamespace(draft_logits=store), rejection_sampler=object())
+    grammar = grammar and SimpleNamespace(structured_output_request_ids=grammar)
     told = verify_v2.runner_sample(
         lambda self, states, batch, grammar: batch.num_draft_tokens, runner, None, batch, grammar
     )

@@ -132,7 +132,7 @@ def test_a_strange_drafter_is_left_alone_beside_a_known_sampler(engine, caplog):
     modules[known.SAMPLER].RejectionSampler(None)
     assert "SpecDecodeBaseProposer.propose takes (self anything)" in caplog.text
     # V2's is patched together with V2's sampler, which is missing here
-    names = {known.PROPOSER, known.RUNNER, known.RUNNER_V2}
+    names = {known.PROPOSER, known.RUNNER, known.RUNNER_V2, known.SPECULATOR_V2}
     assert {name for name, _ in set(known.PARAMETERS) - patched(modules)} == names
 
 

@@ -15,6 +15,7 @@ PROCESSORS = "vllm.v1.sample.logits_processor"
 PROPOSER = "vllm.v1.spec_decode.llm_base_proposer"
 RUNNER = "vllm.v1.worker.gpu_model_runner"
 SAMPLER_V2 = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"  # of the V2 model runner
+SPECULATOR_V2 = "vllm.v1.worker.gpu.spec_decode.speculator"
 RUNNER_V2 = "vllm.v1.worker.gpu.model_runner"
 OUTPUT_V2 = "vllm.v1.worker.gpu.sample.output"
 
@@ -41,6 +42,10 @@ _VERIFY_V2 = (
     "self logits draft_logits draft_sampled pos cu_num_logits idx_mapping idx_mapping_np expanded_idx_mapping "
     "expanded_local_pos seq_lens_upper_bound_np verify_draft_sampled"
 )
+_COPY_V2 = "self num_reqs idx_mapping temperature seeds dummy_run"
+_DRAFT_V2 = (
+    "self hidden_states sample_src_positions idx_mapping temperature seeds draft_step draft_logits spec_step_idx"
+)
 # (module, name in it): the names of its parameters, in every known version
 PARAMETERS = {
     (SAMPLER, "RejectionSampler.__init__"): ("self sampler spec_config device",),
@@ -57,6 +62,8 @@ PARAMETERS = {
     (RUNNER, "GPUModelRunner._get_spec_decode_draft_probs"): ("self spec_decode_metadata",),
     (SAMPLER_V2, "RejectionSampler.__init__"): ("self sampler spec_config device watermark_key",),
     (SAMPLER_V2, "RejectionSampler._verify"): (_VERIFY_V2,),
+    (SPECULATOR_V2, "DraftModelSpeculator._copy_request_inputs"): (_COPY_V2,),
+    (SPECULATOR_V2, "DraftModelSpeculator.sample_draft"): (_DRAFT_V2, _DRAFT_V2 + " num_steps"),
     (RUNNER_V2, "GPUModelRunner.sample"): ("self hidden_states input_batch grammar_output",),
     (SAMPLER_V2, "rejection_sample"): (_REJECTION_SAMPLE_V2, _REJECTION_SAMPLE_V2 + _FLY),
     (OUTPUT_V2, "SamplingMaskTensors.from_logits"): (

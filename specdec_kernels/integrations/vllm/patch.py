@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import specdec_kernels
-from specdec_kernels.integrations.vllm import draft, known, processors, sampling_mask, verify, verify_v2
+from specdec_kernels.integrations.vllm import draft, draft_v2, known, processors, sampling_mask, verify, verify_v2
 from specdec_kernels.integrations.vllm.fallback import log
 
 
@@ -70,11 +70,16 @@ def _made(upstream: Callable, self: Any, sampler: Any, spec_config: Any = None, 
 
 
 def _made_v2(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Replacement of V2's ``RejectionSampler.__init__``: patch V2's runner too."""
+    """Replacement of V2's ``RejectionSampler.__init__``: patch V2's runner and drafter too."""
     upstream(self, *args, **kwargs)
-    runner = sys.modules.get(known.RUNNER_V2)
-    if runner and _may_patch({known.RUNNER_V2: runner}):
-        wrap(runner, "GPUModelRunner.sample", verify_v2.runner_sample)
+    draft_v2.made(self)
+    names = (known.RUNNER_V2, known.SPECULATOR_V2)
+    modules = {name: sys.modules[name] for name in names if name in sys.modules}
+    if len(modules) == 2 and _may_patch(modules):
+        speculator = modules[known.SPECULATOR_V2]
+        wrap(modules[known.RUNNER_V2], "GPUModelRunner.sample", verify_v2.runner_sample)
+        wrap(speculator, "DraftModelSpeculator._copy_request_inputs", draft_v2.copy_request_inputs)
+        wrap(speculator, "DraftModelSpeculator.sample_draft", draft_v2.sample_draft)
     _say_so()
 
 
