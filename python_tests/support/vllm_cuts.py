@@ -54,14 +54,18 @@ CUTS = {
         lambda w, x: leading(w.allowed[before(x), x]).minimum(torch.arange(len(x)) % (K + 1)),
     ),
     "stop id cut off": (False, True, lambda w, x: leading(x != LEAVES)),
-    "kept set": (False, True, lambda w, x: leading(KEPT_SET[x])),
-    "unsure draft cut off": (False, True, lambda w, x: leading(w.q[before(x), x] > 0.2)),
+    "token i is outside the target's kept set": (False, True, lambda w, x: leading(KEPT_SET[x])),
+    "token i was drawn with low confidence, and is cut off": (
+        False,
+        True,
+        lambda w, x: leading(w.q[before(x), x] > 0.2),
+    ),
     "token budget": (False, False, lambda w, x: torch.arange(len(x)) % (K + 1)),
     "length limit": (False, False, lambda w, x: torch.full((len(x),), 1)),
-    "nothing scheduled": (False, False, lambda w, x: torch.zeros(len(x), dtype=torch.int64)),
+    "the engine scheduled no verification": (False, False, lambda w, x: torch.zeros(len(x), dtype=torch.int64)),
     "after a stop id": (False, False, lambda w, x: (leading(x != LEAVES) + 1).clamp(max=K)),
     "after an unsure draft": (False, False, lambda w, x: (leading(w.q[before(x), x] > 0.2) + 1).clamp(max=K)),
-    "another's draft": (
+    "what other requests drafted": (
         True,
         False,
         lambda w, x: leading(w.allowed[before(x), x]).roll(1).clamp(max=K),  # of the previous request in the batch
