@@ -8,61 +8,20 @@ CPU, and its text is garbage: it expands the sampling parameters into memory tha
 import ast
 import json
 import os
-import subprocess
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from support.vllm_engine import FOLDER, NGRAM, PROMPTS, SEEDS, call, draft, engine, law_of, near
+from transformers import AutoTokenizer
 
 from specdec_kernels import testing
 from specdec_kernels.integrations.vllm import known
 
-FOLDER = Path(os.environ.get("SPECDEC_TEST_VLLM", "")).absolute()
 pytestmark = [
     pytest.mark.thorough,
     pytest.mark.skipif("SPECDEC_TEST_VLLM" not in os.environ, reason="SPECDEC_TEST_VLLM names no environment"),
 ]
-PROMPTS = ["The capital of France is", "def fibonacci(n):\n", "Once upon a time there was a", "1, 2, 3, 4, 5, 6,"]
-SEEDS = [11, 12, 13, 14]
-NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 2}
-
-
-def draft(name, **other):
-    model = str(FOLDER / "models" / name)
-    return {
-        "model": model,
-        "method": "draft_model",
-        "num_speculative_tokens": 3,
-        "draft_sample_method": "probabilistic",
-    } | other
-
-
-def engine(*jobs, on="1", processes="1", target="target", **more):
-    """Return the outputs of one vLLM process for jobs (speculative config, calls), in float32, and its log."""
-    environment = os.environ | {
-        "SPECDEC_VLLM": on,
-        "VLLM_ENABLE_V1_MULTIPROCESSING": processes,
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "LD_PRELOAD": str(FOLDER / "lib" / "libiomp5.so"),
-    }
-    given = json.dumps([{"speculative": x, "calls": calls, "dtype": "float32"} | more for x, calls in jobs])
-    command = [FOLDER / "bin" / "python", Path(__file__).with_name("run_vllm.py"), FOLDER / "models" / target]
-    done = subprocess.run(command, input=given, env=environment, capture_output=True, text=True, timeout=1800)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1]), done.stdout + done.stderr
-
-
-def call(prompts=PROMPTS, seeds=SEEDS, **sampling):
-    return {"prompts": prompts, "seeds": seeds, "sampling": {"max_tokens": 48} | sampling}
-
-
-def near(a, b):
-    """Return whether two texts are equal. Rows of another batch round differently, so one in ten may differ."""
-    return sum(x == y for x, y in zip(a, b, strict=True)) >= len(a) - 1
 
 
 def test_a_draft_with_the_targets_law_is_kept():
@@ -139,24 +98,6 @@ def test_a_grammar_under_speculation():
     (answer,), _ = engine((draft("draft"), [call() | {"sampling": asked}]))
     for text in answer["texts"][0]:
         assert set(json.loads(text)) <= set(colours) and len(json.loads(text)) == 3
-
-
-def law_of(prompt, length, temperature, top_k, allowed=None, name="shallow"):
-    """Return {ids: probability} of the shallow target's text after a prompt, from transformers' logits in float32.
-
-    With a grammar, only its ids are allowed, the same at every position.
-    """
-    model = AutoModelForCausalLM.from_pretrained(FOLDER / "models" / name, dtype=torch.float32)
-    law = {(): 1.0}
-    for _ in range(length):
-        z = model(torch.tensor([prompt + list(ids) for ids in law])).logits[:, -1].double() / temperature
-        if allowed is not None:
-            z.masked_fill_(~allowed, -torch.inf)
-        best = z.topk(top_k, 1)
-        p = best.values.softmax(1).tolist()
-        of = zip(law.items(), best.indices.tolist(), p, strict=True)
-        law = {(*ids, v): mass * x for (ids, mass), next_ids, each in of for v, x in zip(next_ids, each, strict=True)}
-    return law
 
 
 def test_the_law_of_tokens_behind_drafts():

@@ -84,7 +84,8 @@ def test_an_engine_that_does_not_speculate(engine, caplog, where):
     plugin.register()
     caplog.set_level("INFO", "vllm.specdec_kernels")
     plain, speculates = SimpleNamespace(speculative_config=None), SimpleNamespace(speculative_config=object())
-    check = lambda config: modules[known.PARAMS].SamplingParams._validate_spec_decode(None, config.speculative_config)
+    asked = SimpleNamespace(logit_bias=None)
+    check = lambda config: modules[known.PARAMS].SamplingParams._validate_spec_decode(asked, config.speculative_config)
     build = lambda config: modules[known.PROCESSORS].build_logitsprocs(config, "cpu", False, False, ["a caller's own"])
     call = check if where == "a request" else build
     call(speculates)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from specdec_kernels.integrations.vllm import cut, verify
+from specdec_kernels.integrations.vllm import cut, fallback, grammar, verify
 from specdec_kernels.integrations.vllm.keys import keys
 from specdec_kernels.ops.sample import sample
 from specdec_kernels.rows import Rows
@@ -83,30 +83,36 @@ def sample_from_logits(
 def runner_sample(upstream: Callable, self: Any, logits: torch.Tensor | None, spec_decode_metadata: Any) -> Any:
     """Replacement of ``GPUModelRunner._sample``: pass the step's state to the rejection sampler.
 
-    A step without scheduled drafts goes there too in two cases: if a request has a seed, so that it draws by its
-    position as in steps with drafts, and if a draft was cut at its first token (``cut``).
+    A step without scheduled drafts goes there too: its requests draw by their positions as in steps with drafts, and
+    drafts may have been cut at their first token (``cut``).
     """
     before, self.specdec_sampled = getattr(self, "specdec_sampled", frozenset()), cut.sampled(self)
     sampler, sampling = getattr(self, "rejection_sampler", None), self.input_batch.sampling_metadata
+    grammars = grammar.taken(self.input_batch)
     if sampler is None or logits is None:
+        if grammars is not None:
+            grammars.apply()
         return upstream(self, logits, spec_decode_metadata)
     metadata = spec_decode_metadata
     num_draft = [0] * logits.size(0) if metadata is None else metadata.num_draft_tokens
     place, was_cut = cut.places(self, num_draft, before)
     was_cut &= verify.is_exact(sampler, sampling)
     if metadata is None:
-        seeded = bool(sampling.generators) and not sampling.logprob_token_ids
-        if not seeded and not was_cut.any():
-            return upstream(self, logits, None)
         metadata = no_drafts(self.query_start_loc.gpu, logits.size(0))
-        if not was_cut.any() and verify.why_not(sampler, metadata, logits, sampling) is not None:
+        reason = verify.why_not(sampler, metadata, logits, sampling)
+        if sampling.logprob_token_ids:
+            reason = "logprob_token_ids"
+        if reason is not None and not was_cut.any():
+            fallback.note(reason)
+            if grammars is not None:
+                grammars.apply()
             return upstream(self, logits, None)
     drafting = getattr(getattr(self, "drafter", None), "specdec", None)
     first = pad(metadata.cu_num_sampled_tokens[:-1], (1, 0))
     offset = self.positions[metadata.logits_indices[first]].to(torch.int64)
     kind = "logits" if drafting is not None and drafting.logits else "probs"
     drafts = cut.drafts(self, metadata, place, was_cut)
-    sampler.specdec_step = verify.Step(offset, kind, metadata, drafts, was_cut)
+    sampler.specdec_step = verify.Step(offset, kind, metadata, drafts, was_cut, grammars)
     try:
         return upstream(self, logits, drafts.metadata)
     finally:

@@ -54,6 +54,7 @@ PARAMETERS = {
     (PROPOSER, "SpecDecodeBaseProposer.set_inputs_first_pass"): (_FIRST_PASS,),
     (PROPOSER, "SpecDecodeBaseProposer._sample_from_logits"): ("self logits sampling_metadata",),
     (RUNNER, "GPUModelRunner._sample"): ("self logits spec_decode_metadata",),
+    (RUNNER, "apply_grammar_bitmask"): ("scheduler_output grammar_output input_batch logits",),
     (RUNNER, "GPUModelRunner._get_spec_decode_draft_probs"): ("self spec_decode_metadata",),
     (SAMPLER_V2, "RejectionSampler.__init__"): ("self sampler spec_config device watermark_key",),
     (SAMPLER_V2, "RejectionSampler._verify"): (_VERIFY_V2,),

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import specdec_kernels
-from specdec_kernels.integrations.vllm import draft, known, processors, sampling_mask, verify, verify_v2
+from specdec_kernels.integrations.vllm import draft, grammar, known, processors, sampling_mask, verify, verify_v2
 from specdec_kernels.integrations.vllm.fallback import log
 
 
@@ -62,6 +62,7 @@ def _made(upstream: Callable, self: Any, sampler: Any, spec_config: Any = None, 
     modules = {name: sys.modules[name] for name in (known.RUNNER, known.PROPOSER) if name in sys.modules}
     if len(modules) == 2 and _may_patch(modules):
         wrap(modules[known.RUNNER], "GPUModelRunner._sample", draft.runner_sample)
+        wrap(modules[known.RUNNER], "apply_grammar_bitmask", grammar.apply_grammar_bitmask)
         wrap(modules[known.RUNNER], "GPUModelRunner._get_spec_decode_draft_probs", draft.draft_rows)
         wrap(modules[known.PROPOSER], "SpecDecodeBaseProposer.propose", draft.propose)
         wrap(modules[known.PROPOSER], "SpecDecodeBaseProposer.set_inputs_first_pass", draft.set_inputs_first_pass)

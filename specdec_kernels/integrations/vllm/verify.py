@@ -2,7 +2,7 @@
 """vLLM's rejection sampler by verify_chain.
 
 vLLM's target rows [D+B, V], with a bonus row after each request's drafts, are verify_chain's ragged layout. One call
-applies temperature, top-k and top-p, tests the drafts and draws the final tokens, directly on the model's rows.
+applies what requests ask of a row, tests the drafts and draws the final tokens, directly on the model's rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from specdec_kernels.integrations.vllm import cut, fallback, processors
+from specdec_kernels.integrations.vllm import cut, fallback, processors, views
+from specdec_kernels.integrations.vllm.grammar import Grammar
 from specdec_kernels.integrations.vllm.keys import keys
 from specdec_kernels.integrations.vllm.logprobs import logprobs
 from specdec_kernels.ops.row_stats import row_stats
@@ -40,6 +41,7 @@ class Step:
     scheduled: Any  # SpecDecodeMetadata of the drafts that vLLM scheduled
     drafts: cut.Drafts  # those that are verified
     was_cut: np.ndarray  # [B] bool, whether a request's draft is one longer than scheduled
+    grammar: Grammar | None = None
 
 
 def made(self: Any, spec_config: Any) -> None:
@@ -59,9 +61,14 @@ def why_not(self: Any, metadata: Any, logits: torch.Tensor, sampling_metadata: A
         return f"rejection_sample_method {self.specdec_method}"
     if self.is_processed_logprobs_mode and sampling_metadata.max_num_logprobs is not None:
         return "processed logprobs"
-    for processor in sampling_metadata.logitsprocs.argmax_invariant:
-        if not hasattr(processor, "min_p_count"):
-            return f"a logits processor that is not known, {type(processor).__name__}"
+    procs = sampling_metadata.logitsprocs
+    for known, kinds in (
+        (("min_p_count",), procs.argmax_invariant),
+        (("min_toks", "biases"), procs.non_argmax_invariant),
+    ):
+        for processor in kinds:
+            if not any(hasattr(processor, name) for name in known):
+                return f"a logits processor that is not known, {type(processor).__name__}"
     rows = sum(metadata.num_draft_tokens) + len(metadata.num_draft_tokens)
     return None if logits.size(0) == rows else f"{logits.size(0)} rows of logits where {rows} are wanted"
 
@@ -93,32 +100,39 @@ def forward(
 
     if not exact:
         draft_probs = None  # greedy or synthetic: the draft's distribution is not used
-    rows = processed(self, scheduled, logits, sampling_metadata)
-    tokens = verified(self, metadata, draft_probs, rows, sampling_metadata)
+    masks = step and step.grammar and step.grammar.masks
+    seen = views.of_step(scheduled, logits, sampling_metadata, masks)
+    tokens = verified(self, metadata, draft_probs, logits, sampling_metadata, seen)
     if scheduled is not metadata:
         tokens = cut.kept(tokens, scheduled)
     reported = None
     if sampling_metadata.max_num_logprobs is not None:
-        reported = logprobs(self, sampling_metadata.max_num_logprobs, scheduled, logits, tokens)
+        rows = Rows(logits, allowed=masks)  # vLLM's raw logprobs are those under the grammar
+        reported = logprobs(self, sampling_metadata.max_num_logprobs, scheduled, rows, tokens)
     return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=reported)
 
 
 def verified(
-    self: Any, metadata: Any, draft_probs: torch.Tensor | None, rows: torch.Tensor, sampling_metadata: Any
+    self: Any,
+    metadata: Any,
+    draft_probs: torch.Tensor | None,
+    logits: torch.Tensor,
+    sampling_metadata: Any,
+    seen: views.Views,
 ) -> torch.Tensor:
-    """Return tokens [B, K+1] int32 by one verify_chain call."""
+    """Return tokens [B, K+1] int32 by one verify_chain call on the model's rows and their views."""
     step, method, parameters = self.specdec_step, dict(METHODS[self.specdec_method]), sampling(sampling_metadata)
     B = len(metadata.num_draft_tokens)
-    seed, offset = keys(sampling_metadata.generators, step and step.offset, B, rows.device)
+    seed, offset = keys(sampling_metadata.generators, step and step.offset, B, logits.device)
     drafts, kind = (None, "probs") if step is None else (step.drafts, step.draft_kind)
-    draft = None
+    draft, target_row = None, drafts and drafts.target_row
     if draft_probs is not None:
         drawn_with = parameters if kind == "logits" else {}
         draft = Rows(draft_probs, kind=kind, row=drafts and drafts.draft_row, **drawn_with)
     if "rule" in method:
         method["alpha"] = self.synthetic_conditional_rates[None, : metadata.max_spec_len]
     return verify_chain(
-        Rows(rows, row=drafts and drafts.target_row, **parameters),
+        Rows(logits, row=target_row, **parameters, **seen.at(target_row)),
         metadata.draft_token_ids,
         draft,
         cu_draft=pad(metadata.cu_num_draft_tokens, (1, 0)),
@@ -139,6 +153,8 @@ def own_forward(
 ) -> Any:
     """Call vLLM's own forward, with the draft's probabilities and the drafts that vLLM cut."""
     step = self.specdec_step
+    if step is not None and step.grammar is not None:
+        step.grammar.apply()
     if step is not None and draft_probs is not None:
         draft_probs = draft_probs.flatten(0, 1)[step.drafts.draft_row]
         if step.draft_kind == "logits" and not sampling_metadata.all_greedy:
@@ -169,24 +185,6 @@ def probabilities(draft_logits: torch.Tensor, metadata: Any, sampling_metadata: 
     each["temperature"] = torch.where(each["temperature"] == 0, 1, each["temperature"])  # greedy: its row is not used
     scale, cutoff, log_norm, top = row_stats(Rows(draft_logits, **each)).unsqueeze(1).unbind(2)
     return ((draft_logits - top) * scale - log_norm).exp().masked_fill_(draft_logits < cutoff, 0)
-
-
-def processed(self: Any, metadata: Any, logits: torch.Tensor, sampling_metadata: Any) -> torch.Tensor:
-    """Return the rows after vLLM's penalties, bans and other processors; unchanged if there are none."""
-    idle = sampling_metadata.no_penalties and not sampling_metadata.bad_words_token_ids
-    idle = idle and sampling_metadata.allowed_token_ids_mask is None
-    idle = idle and not any(
-        getattr(x, "min_toks", True) and getattr(x, "biases", True)
-        for x in sampling_metadata.logitsprocs.non_argmax_invariant
-    )
-    holder = getattr(sampling_metadata, "thinking_budget_state_holder", None)
-    if idle and (holder is None or not holder.has_tracked_requests()):
-        return logits
-    rows = logits.to(torch.float32, copy=True)
-    bonus, target = metadata.bonus_logits_indices, metadata.target_logits_indices
-    rows[bonus] = self.sampler.apply_logits_processors(rows[bonus], sampling_metadata, True)
-    rows[target] = self.apply_logits_processors(rows[target], sampling_metadata, metadata)
-    return rows
 
 
 def rejection_sample(
