@@ -210,18 +210,37 @@ def test_rejection_sample_of_rows_that_vllm_prepared():
     assert greedy.tolist() == [[0, -1, -1]]
 
 
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize("by_name", [False, True])
+def test_rejection_sample_at_synthetic_rates(greedy, by_name):
+    """The first draft is kept with rate 0.75, then the second with 0.5. After a rejection the token is the target's;
+    after both drafts vLLM's bonus token follows. Neither the draft's nor the target's row decides."""
+    B = 20_000
+    z = torch.full((2 * B, V), -30.0).index_fill(1, torch.tensor([4]), 30.0)
+    sampling = vllm_stub.sampling(B, all_greedy=greedy)
+    drafts, bonus, rates = (
+        torch.tensor([0, 1] * B, dtype=torch.int32),
+        torch.full((B, 1), 2),
+        torch.tensor([0.75, 0.5, 0.9]),
+    )
+    more, named = (True, rates), {}
+    if by_name:
+        more, named = (), {"synthetic_mode": True, "synthetic_conditional_rates": rates}
+    q = torch.zeros(2 * B, V).index_fill(1, torch.tensor([3]), 1.0)
+    args = (drafts, [2] * B, 2, torch.arange(1, B + 1) * 2, q, z, bonus, sampling)
+    out = verify.rejection_sample(never, *args, *more, **named)
+    assert testing.check_tokens(out, {(4,): 0.25, (0, 4): 0.375, (0, 1, 2): 0.375})
+
+
+def test_synthetic_mode_without_rates_is_refused():
+    with pytest.raises(ValueError, match="rejection_sample: synthetic_conditional_rates must be given"):
+        verify.rejection_sample(never, None, [1], 1, None, None, torch.zeros(1, V), None, vllm_stub.sampling(1), True)
+
+
 @pytest.mark.parametrize(
-    "more, named",
-    [
-        ((True,), {}),
-        ((), {"synthetic_mode": True}),
-        ((), {"fly_window_size": 4}),
-        ((), {"synthetic_conditional_rates": torch.ones(2)}),
-        ((False, None, False, 4), {}),
-        ((), {"watermark": None}),
-    ],
+    "more, named", [((), {"fly_window_size": 4}), ((False, None, False, 4), {}), ((), {"watermark": None})]
 )
-def test_a_lossy_or_strange_rejection_sample_goes_vllms_way(more, named):
+def test_fly_or_a_strange_rejection_sample_goes_vllms_way(more, named):
     assert verify.rejection_sample(lambda *args, **kw: (args, kw) == (tuple(range(8)) + more, named), *range(8), *more,
                                    **named)  # fmt: skip
 

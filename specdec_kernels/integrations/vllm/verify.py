@@ -28,8 +28,8 @@ from specdec_kernels.rows import Rows
 METHODS: dict[str, dict] = {"standard": {}, "block": {"method": "block"}, "synthetic": {"rule": "synthetic"}}
 EXACT = ("standard", "block")
 # the arguments of rejection_sample after sampling_metadata, in order
-LOSSY = ("synthetic_mode", "synthetic_conditional_rates", "fly_window_size", "fly_entropy_threshold")
-MORE = (*LOSSY[:2], "use_fp64_gumbel", *LOSSY[2:], "fly_entropy_top_k")
+RATES, FLY = ("synthetic_mode", "synthetic_conditional_rates"), ("fly_window_size", "fly_entropy_threshold")
+MORE = (*RATES, "use_fp64_gumbel", *FLY, "fly_entropy_top_k")
 
 
 @dataclass(frozen=True)
@@ -202,17 +202,21 @@ def rejection_sample(
 ) -> torch.Tensor:
     """Replacement of the module's ``rejection_sample``, for rows [D, V] that vLLM has scaled and filtered.
 
-    vLLM has drawn the bonus tokens. Calls for more than the exact distribution (synthetic rates, a window of deferred
-    rejections) and calls with unknown arguments fall back to vLLM.
+    vLLM has drawn the bonus tokens. A window of deferred rejections (fly) and calls with unknown arguments fall back to
+    vLLM.
     """
     asked = dict(zip(MORE, more)) | named
-    lossy = [name for name, x in asked.items() if name not in MORE or (name in LOSSY and is_on(x))]
-    if lossy:
-        fallback.note(f"rejection_sample's {', '.join(lossy)}")
+    theirs = [name for name, x in asked.items() if name not in MORE or (name in FLY and is_on(x))]
+    if theirs:
+        fallback.note(f"rejection_sample's {', '.join(theirs)}")
         drafted = (draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs)
         return upstream(*drafted, target_logits, bonus_token_ids, sampling_metadata, *more, **named)
     B = len(num_draft_tokens)
-    greedy = sampling_metadata.all_greedy
+    greedy, rates, rule = sampling_metadata.all_greedy, asked.get("synthetic_conditional_rates"), {}
+    if rates is None and asked.get("synthetic_mode"):
+        raise ValueError("rejection_sample: synthetic_conditional_rates must be given with synthetic_mode, got None")
+    if rates is not None:
+        rule, draft_probs = {"rule": "synthetic", "alpha": rates[None, :max_spec_len]}, None
     seed, offset = keys(sampling_metadata.generators, None, B, target_logits.device)
     out = verify_chain(
         Rows(target_logits, temperature=0.0 if greedy else (sampling_metadata.temperature != 0).to(torch.float32)),
@@ -223,6 +227,7 @@ def rejection_sample(
         bonus_tokens=bonus_token_ids.view(-1),
         seed=seed,
         offset=offset,
+        **rule,
     )
     return out.tokens.to(torch.int32)
 
