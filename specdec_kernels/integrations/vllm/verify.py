@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from specdec_kernels.integrations.vllm import cut, fallback, processors, views
+from specdec_kernels.integrations.vllm import cut, fallback, metrics, processors, views
 from specdec_kernels.integrations.vllm.grammar import Grammar
 from specdec_kernels.integrations.vllm.keys import keys
 from specdec_kernels.integrations.vllm.logprobs import logprobs
@@ -26,6 +26,7 @@ from specdec_kernels.rows import Rows
 
 # vLLM's methods as arguments of verify_chain; the first two keep the target's distribution
 METHODS: dict[str, dict] = {"standard": {}, "block": {"method": "block"}, "synthetic": {"rule": "synthetic"}}
+METHODS["race"] = {"method": "race"}  # keeps it too, without the draft's distribution
 EXACT = ("standard", "block")
 # the arguments of rejection_sample after sampling_metadata, in order
 RATES, FLY = ("synthetic_mode", "synthetic_conditional_rates"), ("fly_window_size", "fly_entropy_threshold")
@@ -42,6 +43,7 @@ class Step:
     drafts: cut.Drafts  # those that are verified
     was_cut: np.ndarray  # [B] bool, whether a request's draft is one longer than scheduled
     grammar: Grammar | None = None
+    seed: torch.Tensor | None = None  # [B] int64, of a race; None: those of `keys`
 
 
 def made(self: Any, spec_config: Any) -> None:
@@ -94,6 +96,9 @@ def forward(
         metadata.draft_token_ids = torch.full_like(metadata.draft_token_ids, -1)
     reason = why_not(self, scheduled, logits, sampling_metadata)
     if reason is not None:
+        if self.specdec_method == "race":  # its drafts have the noise of later draws, so no test of theirs is exact
+            metadata = copy(metadata)
+            metadata.draft_token_ids = torch.full_like(metadata.draft_token_ids, -1)
         fallback.note(reason)
         return own_forward(upstream, self, metadata, draft_probs, logits, sampling_metadata)
     from vllm.v1.outputs import SamplerOutput
@@ -123,7 +128,10 @@ def verified(
     """Return tokens [B, K+1] int32 by one verify_chain call on the model's rows and their views."""
     step, method, parameters = self.specdec_step, dict(METHODS[self.specdec_method]), sampling(sampling_metadata)
     B = len(metadata.num_draft_tokens)
-    seed, offset = keys(sampling_metadata.generators, step and step.offset, B, logits.device)
+    if step is not None and step.seed is not None:
+        seed, offset = step.seed, step.offset
+    else:
+        seed, offset = keys(sampling_metadata.generators, step and step.offset, B, logits.device)
     drafts, kind = (None, "probs") if step is None else (step.drafts, step.draft_kind)
     draft, target_row = None, drafts and drafts.target_row
     if draft_probs is not None:
@@ -131,7 +139,7 @@ def verified(
         draft = Rows(draft_probs, kind=kind, row=drafts and drafts.draft_row, **drawn_with)
     if "rule" in method:
         method["alpha"] = self.synthetic_conditional_rates[None, : metadata.max_spec_len]
-    return verify_chain(
+    out = verify_chain(
         Rows(logits, row=target_row, **parameters, **seen.at(target_row)),
         metadata.draft_token_ids,
         draft,
@@ -140,7 +148,9 @@ def verified(
         seed=seed,
         offset=offset,
         **method,
-    ).tokens.to(torch.int32)
+    )
+    metrics.served(out.status)
+    return out.tokens.to(torch.int32)
 
 
 def own_forward(
@@ -229,6 +239,7 @@ def rejection_sample(
         offset=offset,
         **rule,
     )
+    metrics.saw(out.status)
     return out.tokens.to(torch.int32)
 
 

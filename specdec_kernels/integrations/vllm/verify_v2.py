@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from specdec_kernels.integrations.vllm import fallback
+from specdec_kernels.integrations.vllm import fallback, metrics
 from specdec_kernels.integrations.vllm.verify import is_on
 from specdec_kernels.ops.verify_chain import verify_chain
 from specdec_kernels.rows import Rows
@@ -115,6 +115,7 @@ def rejection_sample(
         offset=offset,
         **rule,
     )
+    metrics.served(out.status)
     if kept is None:
         return out.tokens, out.num_accepted + 1
     return out.tokens.where(column <= kept, -1), out.num_accepted.minimum(kept[:, 0]).to(torch.int32) + 1
