@@ -2,7 +2,7 @@
 """Compare the plugin's views with vLLM's own processors, on a batch that asks for everything. Prints JSON: the largest
 difference of a logprob, how many entries are forbidden, and how many of these differ, by the kinds asked for.
 
-A grammar and a thinking budget are not part of it: vLLM's runner and its reasoning parser make them.
+A grammar is not part of it: vLLM's runner applies it.
 """
 
 import json
@@ -16,6 +16,7 @@ from vllm.v1.sample.logits_processor.builtin import LogitBiasLogitsProcessor, Mi
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.rejection_sampler import RejectionSampler
 from vllm.v1.sample.sampler import Sampler
+from vllm.v1.sample.thinking_budget_state import ThinkingBudgetStateHolder
 
 from specdec_kernels import Rows, top_logprobs
 from specdec_kernels.integrations.vllm import processors, views
@@ -35,8 +36,20 @@ def processor(kind, batch):
     return made
 
 
+def budgets(batch):
+    """Return vLLM's holder of thinking budgets. Token 1 opens, in each prompt; tokens 2 and 3 close."""
+    reasoning = SimpleNamespace(reasoning_start_token_ids=[1], reasoning_end_token_ids=[2, 3])
+    made = ThinkingBudgetStateHolder(reasoning, batch.B, vllm_views.K, torch.device("cpu"), False)
+    added = []
+    for b in range(batch.B):
+        params = SamplingParams(thinking_token_budget=b % 9, max_tokens=50) if b % 4 else SamplingParams()
+        added.append((b, params, [1, *batch.prompt[b]], batch.output[b]))
+    made.sync_batch(BatchUpdate(batch.B, [], added, []))
+    return made
+
+
 def compared(kinds):
-    batch = vllm_views.Batch(kinds, dtype=torch.float32)
+    batch = vllm_views.Batch([kind for kind in kinds if kind != "thinking"], dtype=torch.float32)
     given = {name: x for name, x in vars(batch.sampling).items() if name in SamplingMetadata.__dataclass_fields__}
     ones = torch.ones(batch.B)
     given = {"prompt_token_ids": None, "presence_penalties": ones, "frequency_penalties": ones,
@@ -45,13 +58,20 @@ def compared(kinds):
     sampling = SamplingMetadata(**given | {"logitsprocs": LogitsProcessors(made)})
     counts = torch.from_numpy(batch.counts)
     is_bonus = torch.zeros(len(batch.rows), dtype=torch.bool).index_fill(0, (counts + 1).cumsum(0) - 1, True)
-    scheduled = SimpleNamespace(num_draft_tokens=batch.counts.tolist())
+    places = {"bonus_logits_indices": is_bonus.nonzero()[:, 0], "target_logits_indices": (~is_bonus).nonzero()[:, 0]}
+    scheduled = SimpleNamespace(num_draft_tokens=batch.counts.tolist(), **places)
+    if "thinking" in kinds:
+        sampling.thinking_budget_state_holder = budgets(batch)
     sampler = RejectionSampler(Sampler())
     upstream = RejectionSampler.apply_logits_processors
     theirs = batch.rows.clone()
-    theirs[~is_bonus] = processors.apply_logits_processors(upstream, sampler, theirs[~is_bonus], sampling, scheduled)
     theirs[is_bonus] = sampler.sampler.apply_logits_processors(theirs[is_bonus], sampling, True)
+    theirs[~is_bonus] = processors.apply_logits_processors(upstream, sampler, theirs[~is_bonus], sampling, scheduled)
+    forced = (theirs == 1e9).any(1)
+    theirs[(theirs != 1e9) & forced[:, None]] = -torch.inf  # a thinking budget's token; vLLM leaves others as they are
 
+    if "thinking" in kinds:
+        sampling.thinking_budget_state_holder = budgets(batch)
     at = views.of_step(scheduled, batch.rows, sampling, None).at(None)
     request = torch.arange(batch.B).repeat_interleave(counts + 1)
     if at["penalties"] is not None:
@@ -69,6 +89,7 @@ def compared(kinds):
     for b, (until, ends) in batch.ends.items():
         if len(batch.output[b]) + batch.counts[b] >= until:
             late[first[b] + batch.counts[b], list(ends)] = True
+    late[forced] = False
     row = ~(late & banned & ~ours.isneginf()).any(1)
     return {
         "far": float((ours - theirs)[row][~banned[row]].abs().max()),
@@ -76,10 +97,11 @@ def compared(kinds):
         "banned": int(banned[row].sum()),
         "otherwise": int((banned != ours.isneginf())[row].sum()),
         "late": int((~row).sum()),
+        "forced": int(forced.sum()),
         "rows": len(row),
     }
 
 
 if __name__ == "__main__":
-    kinds = vllm_views.KINDS[:5]
+    kinds = (*vllm_views.KINDS[:5], "thinking")
     print(json.dumps({" + ".join(x): compared(x) for x in (*((kind,) for kind in kinds), kinds)}))

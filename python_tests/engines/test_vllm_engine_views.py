@@ -29,13 +29,13 @@ def test_beside_vllms_own_processors():
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == 6
+    assert len(found) == 7
     for kinds, seen in found.items():
         assert seen["far"] < 4e-6, kinds  # logprobs are below 16: four roundings of 2^-20
         assert seen["otherwise"] == 0 and seen["late"] < 10 and seen["rows"] > 100, kinds
         assert seen["changed"] > 0.1, kinds
         assert seen["banned"] > 50 or kinds in ("bias", "penalties"), kinds
-    assert found["min tokens"]["late"] > 0
+    assert found["min tokens"]["late"] > 0 and found["thinking"]["forced"] > 20
 
 
 PROMPT = [504]

@@ -30,7 +30,7 @@ class Metric:
 
     made: dict = {}
 
-    def __init__(self, name, documentation, labelnames, multiprocess_mode=None):
+    def __init__(self, name, _documentation, labelnames, **_):
         self.names, self.values = labelnames, Counter()
         Metric.made[name] = self.values
 

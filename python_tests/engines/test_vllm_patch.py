@@ -25,7 +25,7 @@ def fake(name, **changed):
             code = eval(f"lambda {', '.join(p if p in ('self', 'sampler') else p + '=None' for p in parameters)}: None")
             setattr(holder, last, code)
     if name == known.SCHEDULER:
-        module.ModelRunnerOutput = type("ModelRunnerOutput", (), {})
+        vars(module)["ModelRunnerOutput"] = type("ModelRunnerOutput", (), {})
     if name == known.LOGGERS:
         module.SchedulerStats = dataclass(type("SchedulerStats", (), {"__annotations__": {}}))
     return module

@@ -176,9 +176,12 @@ def test_an_engine_without_speculation_is_not_said_to_do_nothing(caplog):
 @pytest.mark.thorough
 @pytest.mark.skipif("SPECDEC_TEST_VLLM" not in os.environ, reason="SPECDEC_TEST_VLLM names no environment")
 def test_in_vllm_with_and_without_speculation():
-    """At temperature 1, with seeds and without, in float32: prompt lookup, a draft model and no drafts give the same
-    texts, but where rounding of a row of another batch decides (one in eight is allowed)."""
-    calls = [call(temperature=1.0, max_tokens=32), call(seeds=None, temperature=0.8, top_p=0.95, max_tokens=32)]
+    """At temperature 1, and with a filter and a penalty, in float32: prompt lookup, a draft model and no drafts give
+    the same texts, but where the rounding of a row in another batch decides (one in eight is allowed)."""
+    calls = [
+        call(temperature=1.0, max_tokens=32),
+        call(temperature=0.8, top_p=0.95, presence_penalty=1.0, max_tokens=32),
+    ]
     (plain, ngram, small), log = engine((None, calls), (NGRAM, calls), (draft("draft"), calls))
     texts = [[text for each in answer["tokens"] for text in each] for answer in (plain, ngram, small)]
     for other in texts[1:]:

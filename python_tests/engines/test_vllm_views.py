@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What requests ask of rows (penalties, biases, bans, masks), applied by vLLM's plugin as views in a V1 step."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -9,24 +11,28 @@ from support.vllm_step import never
 from torch.nn.functional import pad
 
 from specdec_kernels import Rows, verify_chain
-from specdec_kernels.integrations.vllm import grammar, views
+from specdec_kernels.integrations.vllm import draft, grammar, race, views
 
 pytestmark = pytest.mark.usefixtures("vllm_modules")
 
 EVERY = vllm_views.KINDS
 
 
-def step(batch, seeds, upstream=never, **changed):
-    """Return vLLM's SamplerOutput of a step of the runner with the batch, whose drafts are one-hot."""
+def step(batch, seeds, draft_rows=None):
+    """Return vLLM's SamplerOutput of a step of the runner with the batch.
+
+    Its drafts are one-hot, or have rows [B, K, V]; then those with fewer than K tokens were cut.
+    """
     sampler = vllm_stub.rejection_sampler()
-    for name, x in changed.items():
-        setattr(sampler, name, x)
     batch.sampling.generators = {b: torch.Generator().manual_seed(seed) for b, seed in seeds.items()}
     metadata = vllm_stub.metadata(batch.counts.tolist(), torch.tensor(sum(batch.drafts, []), dtype=torch.int64))
-    runner = vllm_stub.runner(sampler, vllm_stub.proposer(), torch.arange(len(batch.rows)), batch.sampling)
+    drafts = torch.tensor([x + [0] * (vllm_views.K - len(x)) for x in batch.drafts])
+    proposer = vllm_stub.proposer()
+    proposer.specdec = SimpleNamespace(logits=draft_rows is not None)
+    runner = vllm_stub.runner(sampler, proposer, torch.arange(len(batch.rows)), batch.sampling, drafts, draft_rows)
     runner.query_start_loc.gpu = pad(metadata.cu_num_sampled_tokens, (1, 0))
     if batch.grammar:
-        grammar.apply_grammar_bitmask(upstream, *batch.grammar_output(), runner.input_batch, batch.rows)
+        grammar.apply_grammar_bitmask(never, *batch.grammar_output(), runner.input_batch, batch.rows)
     return vllm_stub.sample(runner, batch.rows, metadata if sum(batch.counts) else None)
 
 
@@ -144,13 +150,13 @@ def asking(kinds, V, parameters):
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-@pytest.mark.parametrize("drafts", [True, False])
+@pytest.mark.parametrize("drafts", ["one-hot", "cut", "none"])
 def test_no_scratch_of_a_rows_size(name, drafts):
     """A step of one request, of 1 or 3 rows, allocates nothing of V elements, not even of one byte each. (Packed masks
     take V / 8 bytes a row.)"""
     V = 1 << 18
     batch = asking(CONFIGURATIONS[name][0], V, CONFIGURATIONS[name][1])
-    if not drafts:
+    if drafts == "none":
         batch.counts, batch.drafts, batch.rows = np.array([0]), [[]], batch.rows[:1]
         batch.grammar, batch.forced = (
             {b: x[:1] for b, x in batch.grammar.items()},
@@ -158,7 +164,8 @@ def test_no_scratch_of_a_rows_size(name, drafts):
         )
         batch.sampling = batch.metadata_of(CONFIGURATIONS[name][1])
     made = []
-    found = allocations(lambda: made.append(step(batch, {0: 7})))
+    rows = torch.zeros(1, vllm_views.K, V, dtype=torch.bfloat16) if drafts == "cut" else None
+    found = allocations(lambda: made.append(step(batch, {0: 7}, rows)))
     assert made[0].sampled_token_ids.shape == (1, len(batch.rows)) and found
     assert max(found) < V, max(found) / V
 
@@ -168,3 +175,14 @@ def test_the_count_of_allocations_sees_a_scratch():
     rows = torch.zeros(1, V, dtype=torch.bfloat16)
     assert max(allocations(lambda: rows == 0)) == V
     assert max(allocations(lambda: rows.float())) == 4 * V
+
+
+@pytest.mark.parametrize("races", [True, False])
+def test_no_scratch_in_drafting(races):
+    V = 1 << 18
+    logits, sampling = torch.randn(1, V).to(torch.bfloat16), vllm_stub.sampling(1, top_k=40, top_p=0.9, min_p=0.05)
+    proposer, at = vllm_stub.proposer(), race.Place(torch.tensor([5]), torch.tensor([9]))
+    proposer.specdec = draft.Drafting(race=at if races else None)
+    made = []
+    found = allocations(lambda: made.append(draft.sample_from_logits(never, proposer, logits, sampling)))
+    assert made[0][0].shape == (1,) and made[0][1] is logits and max(found) < V

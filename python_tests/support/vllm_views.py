@@ -20,7 +20,7 @@ class Budget:
     def has_tracked_requests(self):
         return bool(self.forced[True] or self.forced[False])
 
-    def update_state(self, output_token_ids, spec_token_ids, repeat_indices=None):
+    def update_state(self, output_token_ids, spec_token_ids, **_):
         self.steps += 1
 
     def apply_to_logits(self, logits, predict_bonus_token, spec_token_ids):
@@ -92,7 +92,8 @@ class Batch:
             longest = max(map(len, self.prompt))
             made.prompt_token_ids = torch.tensor([x + [V] * (longest - len(x)) for x in self.prompt])
             columns = torch.from_numpy(self.penalties).unbind(1)
-            made.repetition_penalties, made.frequency_penalties, made.presence_penalties = columns
+            for name, column in zip(("repetition", "frequency", "presence"), columns, strict=True):
+                setattr(made, f"{name}_penalties", column)
         if self.lists:
             made.allowed_token_ids_mask = torch.zeros(B, V, dtype=torch.bool)
             for b, ids in self.lists.items():

@@ -97,7 +97,9 @@ def declare(scheduler_stats: Any) -> None:
     """Add our field to the class SchedulerStats, so that it is sent between processes and read."""
     kind = dict[str, int] | None
     field: Any = dataclasses.field(default=None)
-    field.name, field.type, field._field_type = FIELD, kind, dataclasses._FIELD  # type: ignore[attr-defined]
+    regular = dataclasses._FIELD  # type: ignore[attr-defined]
+    for name, x in {"name": FIELD, "type": kind, "_field_type": regular}.items():
+        setattr(field, name, x)
     scheduler_stats.__annotations__[FIELD] = kind
     scheduler_stats.__dataclass_fields__[FIELD] = field
     setattr(scheduler_stats, FIELD, None)

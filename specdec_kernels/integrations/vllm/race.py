@@ -40,7 +40,8 @@ def made(self: Any) -> None:
 def place(runner: Any, last: torch.Tensor) -> Place:
     """Return the place of the first token that a step emits, after the token at position `last` [B].
 
-    A request without a seed has one that depends on its id and the engine's seed, so it is equal on all ranks.
+    A request without a seed has one made of its id and the engine's seed, so it is equal on all ranks. vLLM adds random
+    letters to ids.
     """
     generators, seeds = runner.input_batch.generators, []
     for b, request in enumerate(runner.input_batch.req_ids):
