@@ -12,7 +12,7 @@ from collections import Counter
 
 import pytest
 import torch
-from support.vllm_engine import FOLDER, NGRAM, PROMPTS, SEEDS, call, draft, engine, law_of, near
+from support.vllm_engine import FOLDER, NGRAM, PROMPTS, SEEDS, call, checked, draft, engine, law_of, near, projected
 from transformers import AutoTokenizer
 
 from specdec_kernels import testing
@@ -112,14 +112,8 @@ def test_the_law_of_tokens_behind_drafts():
     answers, _ = engine(*((x, calls) for x in drafts), target="shallow", requests=64)
     for answer in answers:
         assert 0.1 < answer["accepted"] / answer["drafted"] < 0.9, "not a test of both outcomes"
-        for places in ([1], [2], [1, 2]):
-            law, seen = Counter(), Counter()
-            for ids, mass in exact.items():
-                law[tuple(ids[i] for i in places)] += mass
-            seen.update(tuple(ids[i] for i in places) for ids in answer["tokens"][0])
-            assert set(seen) <= set(law)
-            found = testing.check_counts(seen, law)
-            assert found.passed, (places, found)
+        seen, found = checked(answer["tokens"][0], exact, "after drafts")
+        law = projected(exact, [1, 2])
         assert found.cells >= 20
         (first, mass), (second, _) = law.most_common(2)
         shifted = law | {first: law[first] - 0.02, second: law[second] + 0.02}
@@ -156,14 +150,7 @@ def test_the_law_of_tokens_under_a_grammar():
     calls = [{"prompts": [{"prompt_token_ids": prompt}] * N, "sampling": sampling}]
     (answer,), _ = engine((draft("shallower", num_speculative_tokens=2), calls), target="shallow", requests=64)
     exact = law_of(prompt, 3, **asked, allowed=allowed)
-    for places in ([1], [2], [1, 2]):
-        law = Counter()
-        for ids, mass in exact.items():
-            law[tuple(ids[i] for i in places)] += mass
-        seen = Counter(tuple(ids[i] for i in places) for ids in answer["tokens"][0])
-        assert set(seen) <= set(law)
-        found = testing.check_counts(seen, law)
-        assert found.passed, (places, found)
+    checked(answer["tokens"][0], exact, "under a grammar")
     seen = Counter(ids[1] for ids in answer["tokens"][0])
     for biased in (False, True):
         law = second_token(prompt, allowed, asked, biased)
@@ -216,6 +203,11 @@ def test_the_functions_that_are_replaced_are_those_that_are_known(version):
 ATTRIBUTES = {
     "v1/worker/gpu_model_runner.py": ["self._draft_token_ids", "self._draft_probs", "self._draft_prob_req_ids",
                                       "self.discard_request_mask.np", "self.query_start_loc", "self.positions"],
+    "v1/sample/logits_processor/builtin.py": ["self.biases: dict[int, dict[int, float]]", "self.min_p_count: int",
+                                              "self.min_toks: dict[int, tuple[int, Sequence[int], set[int], bool]]"],
+    "v1/sample/thinking_budget_state.py": ["logits.index_put_((active_indices, force_tokens), fill)",
+                                           "def has_tracked_requests(self)"],
+    "v1/metrics/loggers.py": ["self.per_engine_labelvalues: dict[int, list[object]]"],
     "v1/worker/gpu/states.py": ["self.draft_tokens =", "self.prefill_len ="],
     "v1/worker/gpu/sample/sampler.py": ["self.req_states = req_states"],
     "v1/worker/gpu/input_batch.py": ["num_draft_tokens: int", "req_ids: list[str]"],

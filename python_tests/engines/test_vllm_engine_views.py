@@ -4,12 +4,11 @@
 import json
 import os
 import subprocess
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from support.paths import PYTHONPATH
-from support.vllm_engine import FOLDER, NGRAM, call, draft, engine, law_of, near, projected
+from support.vllm_engine import FOLDER, NGRAM, call, checked, draft, engine, law_of, near, projected
 
 from specdec_kernels import testing
 
@@ -55,17 +54,6 @@ def penalised(z, ids, presence=1.5, repetition=1.1):
     return z
 
 
-def checked(answer, exact, name):
-    """Compare tokens 2 and 3 and their pair with their distribution, and print the power of the test."""
-    for places in ([1], [2], [1, 2]):
-        seen = Counter(tuple(ids[i] for i in places) for ids in answer)
-        found = testing.check_counts(seen, projected(exact, places))
-        print(f"{name}, tokens {[i + 1 for i in places]}: {len(answer)} draws, {found.cells} cells, "
-              f"p-value {found.p_value:.3g}, smallest shift seen {found.detects:.3f}")  # fmt: skip
-        assert found.passed, (name, places, found)
-    return seen
-
-
 def test_the_law_of_tokens_with_penalties_min_p_and_a_bias():
     """5,000 completions of three tokens that ask for all four, beside 2,500 that ask for none, in the same batches.
 
@@ -83,7 +71,7 @@ def test_the_law_of_tokens_with_penalties_min_p_and_a_bias():
     rows = {"temperature": 1.5, "top_k": 6}
     checked(tokens[2::3], law_of(PROMPT, 3, **rows), "plain")
     asking = [ids for i, ids in enumerate(tokens) if i % 3 < 2]
-    seen = checked(asking, law_of(PROMPT, 3, **rows, min_p=0.05, seen=penalised), "all four")
+    seen, _ = checked(asking, law_of(PROMPT, 3, **rows, min_p=0.05, seen=penalised), "all four")
     without = law_of(PROMPT, 3, **rows, min_p=0.05, seen=lambda z, ids: penalised(z, ids, presence=0.0))
     assert not testing.check_counts(seen, projected(without, [1, 2])).passed
 

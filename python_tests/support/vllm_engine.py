@@ -12,6 +12,8 @@ import torch
 from support.paths import TESTS
 from transformers import AutoModelForCausalLM
 
+from specdec_kernels import testing
+
 FOLDER = Path(os.environ.get("SPECDEC_TEST_VLLM", "")).absolute()
 PROMPTS = ["The capital of France is", "def fibonacci(n):\n", "Once upon a time there was a", "1, 2, 3, 4, 5, 6,"]
 SEEDS = [11, 12, 13, 14]
@@ -85,3 +87,18 @@ def projected(law, places):
     for ids, mass in law.items():
         found[tuple(ids[i] for i in places)] += mass
     return found
+
+
+def checked(answer, exact, name):
+    """Compare tokens 2 and 3 and their pair, of N texts, with their distribution, and print the power of the test.
+
+    Return the counts of the pairs and their report.
+    """
+    for places in ([1], [2], [1, 2]):
+        seen = Counter(tuple(ids[i] for i in places) for ids in answer)
+        found = testing.check_counts(seen, projected(exact, places))
+        print(f"{name}, tokens {[i + 1 for i in places]}: {len(answer)} draws, {found.cells} cells, "
+              f"p-value {found.p_value:.3g}, smallest shift seen {found.detects:.3f}")  # fmt: skip
+        assert set(seen) <= set(projected(exact, places))
+        assert found.passed, (name, places, found)
+    return seen, found

@@ -37,9 +37,7 @@ def apply_grammar_bitmask(
         if request in first:
             row[first[request] : first[request] + own] = np.arange(mask, mask + own)
         mask += own
-    copied = (
-        torch.from_numpy(x).to(logits.device) for x in (np.ascontiguousarray(grammar_output.grammar_bitmask), row)
-    )
+    copied = (torch.from_numpy(x).to(logits.device) for x in (grammar_output.grammar_bitmask.copy(), row))
     write = functools.partial(upstream, scheduler_output, grammar_output, input_batch, logits)
     input_batch.specdec_grammar = Grammar(Allowed(*copied), write)
 
