@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.paths import PYTHONPATH
-from support.vllm_engine import FOLDER, NGRAM, call, checked, draft, engine, law_of, near, projected
+from support.vllm_engine import FOLDER, call, checked, draft, engine, law_of, near, projected
 
 from specdec_kernels import testing
 
@@ -77,15 +77,15 @@ def test_the_law_of_tokens_with_penalties_min_p_and_a_bias():
 
 
 def test_greedy_text_with_penalties_is_that_of_no_drafts():
-    """In float32, also with a bias, a bad word and a minimum length."""
+    """In float32, also with a bias, a bad word and a minimum length. The drafts are the target's own, without what the
+    requests ask for, so some are accepted and some are not."""
     penalties = {"presence_penalty": 1.5, "repetition_penalty": 1.1, "frequency_penalty": 0.3}
     bans = {"bad_words": [" the"], "min_tokens": 20, "logit_bias": {"28": 2.0}, "ignore_eos": False}
     asked = [{"temperature": 0.0, "max_tokens": 24} | x for x in (penalties, penalties | bans)]
     calls = [call(seeds=None) | {"sampling": x} for x in asked]
-    plain, *drafted = engine((None, calls), (NGRAM, calls), (draft("draft"), calls))[0]
-    for answer in drafted:
-        assert answer["drafted"] > 0 and answer["accepted"] > 0
-        for got, want in zip(answer["tokens"], plain["tokens"], strict=True):
-            print(f"{sum(x == y for x, y in zip(got, want, strict=True))} of {len(want)} texts are equal")
-            assert near(got, want)
+    (plain, drafted), _ = engine((None, calls), (draft("target"), calls))
+    assert 0 < drafted["accepted"] < 0.9 * drafted["drafted"]
+    for got, want in zip(drafted["tokens"], plain["tokens"], strict=True):
+        print(f"{sum(x == y for x, y in zip(got, want, strict=True))} of {len(want)} texts are equal")
+        assert near(got, want)
     assert plain["tokens"][0] != plain["tokens"][1]
