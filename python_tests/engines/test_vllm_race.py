@@ -176,17 +176,17 @@ def test_an_engine_without_speculation_is_not_said_to_do_nothing(caplog):
 @pytest.mark.thorough
 @pytest.mark.skipif("SPECDEC_TEST_VLLM" not in os.environ, reason="SPECDEC_TEST_VLLM names no environment")
 def test_in_vllm_with_and_without_speculation():
-    """At temperature 1, and with a filter and a penalty, in float32: prompt lookup, a draft model and no drafts give
-    the same texts, but where the rounding of a row in another batch decides (one in eight is allowed)."""
+    """In float32 prompt lookup, the target's own drafts and none give the same texts, but where the rounding of a row
+    in another batch decides (one in eight is allowed). The own drafts share the noise, so nearly all are accepted."""
     calls = [
         call(temperature=1.0, max_tokens=32),
         call(temperature=0.8, top_p=0.95, presence_penalty=1.0, max_tokens=32),
     ]
-    (plain, ngram, small), log = engine((None, calls), (NGRAM, calls), (draft("draft"), calls))
-    texts = [[text for each in answer["tokens"] for text in each] for answer in (plain, ngram, small)]
+    (plain, ngram, same), log = engine((None, calls), (NGRAM, calls), (draft("target"), calls))
+    texts = [[text for each in answer["tokens"] for text in each] for answer in (plain, ngram, same)]
     for other in texts[1:]:
         equal = np.sum([x == y for x, y in zip(other, texts[0], strict=True)])
         print(f"{equal} of {len(other)} texts are equal")
         assert equal >= len(other) - 1
-    assert small["accepted"] > 0.2 * small["drafted"] > 0
+    assert same["accepted"] > 0.8 * same["drafted"] > 100
     assert "nothing to verify" not in log and len({tuple(x) for x in texts[0]}) == len(texts[0])
