@@ -4,7 +4,7 @@
 A job: {"speculative": vLLM's speculative_config or null, "dtype": ..., "calls": [{"prompts": [...], "seeds": [...] or
 null, "sampling": SamplingParams' arguments, or a list with one for each prompt}, ...]}, and "requests": how many run at
 once; "engine": more of LLM's arguments. The output: {"tokens": a list per call, "texts" and "ranks" likewise,
-"accepted": n, "drafted": n}.
+"accepted": n, "drafted": n, "metrics": the plugin's, by name and labels}.
 """
 
 import json
@@ -44,6 +44,10 @@ def run(model, job):
         texts.append([x.text for x in outputs])
         ranks.append([[min(y.rank for y in at.values()) for at in x.logprobs] for x in outputs if x.logprobs])
     counts = {x.name: x.value for x in llm.get_metrics() if hasattr(x, "value")}
+    plugin = [x for x in llm.get_metrics() if x.name.startswith("vllm:specdec")]
+    for x in plugin:
+        x.labels.pop("model_name")
+    llm.llm_engine.do_log_stats()
     llm.llm_engine.engine_core.shutdown()
     return {
         "tokens": tokens,
@@ -51,6 +55,7 @@ def run(model, job):
         "ranks": ranks,
         "accepted": counts.get("vllm:spec_decode_num_accepted_tokens", 0),
         "drafted": counts.get("vllm:spec_decode_num_draft_tokens", 0),
+        "metrics": {" ".join([x.name, *x.labels.values()]): x.value for x in plugin},
     }
 
 

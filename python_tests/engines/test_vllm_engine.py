@@ -8,61 +8,20 @@ CPU, and its text is garbage: it expands the sampling parameters into memory tha
 import ast
 import json
 import os
-import subprocess
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from support.vllm_engine import FOLDER, NGRAM, PROMPTS, SEEDS, call, checked, draft, engine, law_of, near, projected
+from transformers import AutoTokenizer
 
 from specdec_kernels import testing
 from specdec_kernels.integrations.vllm import known
 
-FOLDER = Path(os.environ.get("SPECDEC_TEST_VLLM", "")).absolute()
 pytestmark = [
     pytest.mark.thorough,
     pytest.mark.skipif("SPECDEC_TEST_VLLM" not in os.environ, reason="SPECDEC_TEST_VLLM names no environment"),
 ]
-PROMPTS = ["The capital of France is", "def fibonacci(n):\n", "Once upon a time there was a", "1, 2, 3, 4, 5, 6,"]
-SEEDS = [11, 12, 13, 14]
-NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 2}
-
-
-def draft(name, **other):
-    model = str(FOLDER / "models" / name)
-    return {
-        "model": model,
-        "method": "draft_model",
-        "num_speculative_tokens": 3,
-        "draft_sample_method": "probabilistic",
-    } | other
-
-
-def engine(*jobs, on="1", processes="1", target="target", **more):
-    """Return the outputs of one vLLM process for jobs (speculative config, calls), in float32, and its log."""
-    environment = os.environ | {
-        "SPECDEC_VLLM": on,
-        "VLLM_ENABLE_V1_MULTIPROCESSING": processes,
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "LD_PRELOAD": str(FOLDER / "lib" / "libiomp5.so"),
-    }
-    given = json.dumps([{"speculative": x, "calls": calls, "dtype": "float32"} | more for x, calls in jobs])
-    command = [FOLDER / "bin" / "python", Path(__file__).with_name("run_vllm.py"), FOLDER / "models" / target]
-    done = subprocess.run(command, input=given, env=environment, capture_output=True, text=True, timeout=1800)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1]), done.stdout + done.stderr
-
-
-def call(prompts=PROMPTS, seeds=SEEDS, **sampling):
-    return {"prompts": prompts, "seeds": seeds, "sampling": {"max_tokens": 48} | sampling}
-
-
-def near(a, b):
-    """Return whether two texts are equal. Rows of another batch round differently, so one in ten may differ."""
-    return sum(x == y for x, y in zip(a, b, strict=True)) >= len(a) - 1
 
 
 def test_a_draft_with_the_targets_law_is_kept():
@@ -141,24 +100,6 @@ def test_a_grammar_under_speculation():
         assert set(json.loads(text)) <= set(colours) and len(json.loads(text)) == 3
 
 
-def law_of(prompt, length, temperature, top_k, allowed=None, name="shallow"):
-    """Return {ids: probability} of the shallow target's text after a prompt, from transformers' logits in float32.
-
-    With a grammar, only its ids are allowed, the same at every position.
-    """
-    model = AutoModelForCausalLM.from_pretrained(FOLDER / "models" / name, dtype=torch.float32)
-    law = {(): 1.0}
-    for _ in range(length):
-        z = model(torch.tensor([prompt + list(ids) for ids in law])).logits[:, -1].double() / temperature
-        if allowed is not None:
-            z.masked_fill_(~allowed, -torch.inf)
-        best = z.topk(top_k, 1)
-        p = best.values.softmax(1).tolist()
-        of = zip(law.items(), best.indices.tolist(), p, strict=True)
-        law = {(*ids, v): mass * x for (ids, mass), next_ids, each in of for v, x in zip(next_ids, each, strict=True)}
-    return law
-
-
 def test_the_law_of_tokens_behind_drafts():
     """20,000 completions of three tokens. Tokens 2 and 3, which come from verification, and their pair follow the
     target exactly, with the token method and with block verification. A shift of two hundredths of the pair's mass is
@@ -171,14 +112,8 @@ def test_the_law_of_tokens_behind_drafts():
     answers, _ = engine(*((x, calls) for x in drafts), target="shallow", requests=64)
     for answer in answers:
         assert 0.1 < answer["accepted"] / answer["drafted"] < 0.9, "not a test of both outcomes"
-        for places in ([1], [2], [1, 2]):
-            law, seen = Counter(), Counter()
-            for ids, mass in exact.items():
-                law[tuple(ids[i] for i in places)] += mass
-            seen.update(tuple(ids[i] for i in places) for ids in answer["tokens"][0])
-            assert set(seen) <= set(law)
-            found = testing.check_counts(seen, law)
-            assert found.passed, (places, found)
+        seen, found = checked(answer["tokens"][0], exact, "after drafts")
+        law = projected(exact, [1, 2])
         assert found.cells >= 20
         (first, mass), (second, _) = law.most_common(2)
         shifted = law | {first: law[first] - 0.02, second: law[second] + 0.02}
@@ -215,14 +150,7 @@ def test_the_law_of_tokens_under_a_grammar():
     calls = [{"prompts": [{"prompt_token_ids": prompt}] * N, "sampling": sampling}]
     (answer,), _ = engine((draft("shallower", num_speculative_tokens=2), calls), target="shallow", requests=64)
     exact = law_of(prompt, 3, **asked, allowed=allowed)
-    for places in ([1], [2], [1, 2]):
-        law = Counter()
-        for ids, mass in exact.items():
-            law[tuple(ids[i] for i in places)] += mass
-        seen = Counter(tuple(ids[i] for i in places) for ids in answer["tokens"][0])
-        assert set(seen) <= set(law)
-        found = testing.check_counts(seen, law)
-        assert found.passed, (places, found)
+    checked(answer["tokens"][0], exact, "under a grammar")
     seen = Counter(ids[1] for ids in answer["tokens"][0])
     for biased in (False, True):
         law = second_token(prompt, allowed, asked, biased)
@@ -275,6 +203,11 @@ def test_the_functions_that_are_replaced_are_those_that_are_known(version):
 ATTRIBUTES = {
     "v1/worker/gpu_model_runner.py": ["self._draft_token_ids", "self._draft_probs", "self._draft_prob_req_ids",
                                       "self.discard_request_mask.np", "self.query_start_loc", "self.positions"],
+    "v1/sample/logits_processor/builtin.py": ["self.biases: dict[int, dict[int, float]]", "self.min_p_count: int",
+                                              "self.min_toks: dict[int, tuple[int, Sequence[int], set[int], bool]]"],
+    "v1/sample/thinking_budget_state.py": ["logits.index_put_((active_indices, force_tokens), fill)",
+                                           "def has_tracked_requests(self)"],
+    "v1/metrics/loggers.py": ["self.per_engine_labelvalues: dict[int, list[object]]"],
     "v1/worker/gpu/states.py": ["self.draft_tokens =", "self.prefill_len ="],
     "v1/worker/gpu/sample/sampler.py": ["self.req_states = req_states"],
     "v1/worker/gpu/input_batch.py": ["num_draft_tokens: int", "req_ids: list[str]"],

@@ -3,6 +3,7 @@
 
 import inspect
 import sys
+from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -23,6 +24,10 @@ def fake(name, **changed):
             parameters = changed.get(last, forms[0]).split()
             code = eval(f"lambda {', '.join(p if p in ('self', 'sampler') else p + '=None' for p in parameters)}: None")
             setattr(holder, last, code)
+    if name == known.SCHEDULER:
+        vars(module)["ModelRunnerOutput"] = type("ModelRunnerOutput", (), {})
+    if name == known.LOGGERS:
+        module.SchedulerStats = dataclass(type("SchedulerStats", (), {"__annotations__": {}}))
     return module
 
 
@@ -84,7 +89,8 @@ def test_an_engine_that_does_not_speculate(engine, caplog, where):
     plugin.register()
     caplog.set_level("INFO", "vllm.specdec_kernels")
     plain, speculates = SimpleNamespace(speculative_config=None), SimpleNamespace(speculative_config=object())
-    check = lambda config: modules[known.PARAMS].SamplingParams._validate_spec_decode(None, config.speculative_config)
+    asked = SimpleNamespace(logit_bias=None)
+    check = lambda config: modules[known.PARAMS].SamplingParams._validate_spec_decode(asked, config.speculative_config)
     build = lambda config: modules[known.PROCESSORS].build_logitsprocs(config, "cpu", False, False, ["a caller's own"])
     call = check if where == "a request" else build
     call(speculates)

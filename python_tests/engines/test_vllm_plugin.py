@@ -10,7 +10,7 @@ from support import vllm_stub
 from support.vllm_step import PARAMETERS, V, chi_square_of_a_step, law, never, step, tables
 
 from specdec_kernels import testing
-from specdec_kernels.integrations.vllm import draft, fallback, verify
+from specdec_kernels.integrations.vllm import draft, fallback, grammar, verify
 from specdec_kernels.integrations.vllm.keys import keys
 
 pytestmark = pytest.mark.usefixtures("vllm_modules")
@@ -61,7 +61,7 @@ def test_a_seeded_request_repeats_itself_among_others():
 
 
 def test_a_seeded_request_draws_alike_whether_others_have_drafts():
-    """A step without drafts takes the same path if a request has a seed; otherwise vLLM's sampler runs."""
+    """A step without drafts takes the same path."""
     B, rows = 30, torch.randn(30, V, generator=torch.Generator().manual_seed(5))
     seeds, start = {b: 50 + b for b in range(B)}, torch.arange(B) * 2
 
@@ -76,7 +76,27 @@ def test_a_seeded_request_draws_alike_whether_others_have_drafts():
     alone = sampled([0] * B, seeds).sampled_token_ids
     assert alone.shape == (B, 1) and len(alone.unique()) > 2
     assert torch.equal(sampled([b % 3 for b in range(B)], seeds).sampled_token_ids[:, :1], alone)
-    assert sampled([0] * B, {}) is None
+    assert (sampled([0] * B, {}).sampled_token_ids >= 0).all()  # without seeds too
+
+
+@pytest.mark.parametrize("why", ["logprob_token_ids", "processed logprobs"])
+def test_a_step_without_drafts_that_is_left_to_vllm(why):
+    """vLLM's sampler gets rows that the grammar has changed."""
+    fallback.steps.clear()
+    sampling, sampler = vllm_stub.sampling(1), vllm_stub.rejection_sampler()
+    if why == "logprob_token_ids":
+        sampling.logprob_token_ids = {0: [3]}
+    else:
+        sampler.is_processed_logprobs_mode, sampling.max_num_logprobs = True, 2
+    runner = vllm_stub.runner(sampler, vllm_stub.proposer(), torch.tensor([7]), sampling)
+    rows, written = torch.zeros(1, V), []
+    of_grammar = SimpleNamespace(structured_output_request_ids=["request 0"], grammar_bitmask=np.array([[3]], "int32"))
+    drafts = SimpleNamespace(scheduled_spec_decode_tokens={})
+    grammar.apply_grammar_bitmask(lambda *given: written.append(given), drafts, of_grammar, runner.input_batch, rows)
+    assert not written
+    assert vllm_stub.sample(runner, rows, None) is None and list(fallback.steps) == [why]
+    assert written == [(drafts, of_grammar, runner.input_batch, rows)]
+    assert vllm_stub.sample(runner, rows, None) is None and len(written) == 1  # once
 
 
 def test_requests_without_drafts_and_placeholders():
@@ -108,21 +128,6 @@ def test_drafts_whose_rows_are_gone_are_not_kept():
     assert out.sampled_token_ids.tolist() == [[3, -1, -1]]
 
 
-def test_processors_see_the_rows_before_the_test():
-    """Banned words and penalties are vLLM's own functions, applied to a copy: the sampler's to bonus rows, its own to
-    others."""
-    rows = torch.zeros(3, V)
-    ban = lambda logits, token: logits.index_fill(1, torch.tensor([token]), -torch.inf)
-    sampler = vllm_stub.rejection_sampler()
-    sampler.sampler = SimpleNamespace(apply_logits_processors=lambda z, s, bonus: ban(ban(z, 0), 1) if bonus else z)
-    sampler.apply_logits_processors = lambda z, s, m: ban(z, 2)
-    metadata = vllm_stub.metadata([2], torch.tensor([3, 4]))
-    changed = verify.processed(sampler, metadata, rows, vllm_stub.sampling(1, no_penalties=False))
-    assert torch.isinf(changed).nonzero().tolist() == [[0, 2], [1, 2], [2, 0], [2, 1]]
-    assert not rows.any()
-    assert verify.processed(sampler, metadata, rows, vllm_stub.sampling(1)) is rows
-
-
 @pytest.mark.parametrize("greedy", [False, True])
 def test_synthetic_rates(greedy):
     """The rate of each position, given those before it; there are more rates than drafts in this step."""
@@ -137,7 +142,8 @@ def test_synthetic_rates(greedy):
 
 
 @pytest.mark.parametrize("why", ["fly", "processed logprobs", "a logits processor that is not known", "rows"])
-def test_what_is_left_to_vllm(why, caplog):
+@pytest.mark.parametrize("kind", ["argmax_invariant", "non_argmax_invariant"])
+def test_what_is_left_to_vllm(why, kind, caplog):
     """Each fallback is counted by its reason, which is logged once."""
     fallback.steps.clear()
     caplog.set_level("INFO", "vllm.specdec_kernels")
@@ -146,7 +152,7 @@ def test_what_is_left_to_vllm(why, caplog):
     if why == "processed logprobs":
         sampler.is_processed_logprobs_mode, sampling.max_num_logprobs = True, 2
     if why.startswith("a logits processor"):
-        sampling.logitsprocs.argmax_invariant.append(SimpleNamespace())
+        getattr(sampling.logitsprocs, kind).append(SimpleNamespace())
     if why == "rows":
         rows = torch.zeros(3, V)
     metadata = vllm_stub.metadata([1], torch.tensor([3]))
@@ -204,18 +210,37 @@ def test_rejection_sample_of_rows_that_vllm_prepared():
     assert greedy.tolist() == [[0, -1, -1]]
 
 
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize("by_name", [False, True])
+def test_rejection_sample_at_synthetic_rates(greedy, by_name):
+    """The first draft is kept with rate 0.75, then the second with 0.5. After a rejection the token is the target's;
+    after both drafts vLLM's bonus token follows. Neither the draft's nor the target's row decides."""
+    B = 20_000
+    z = torch.full((2 * B, V), -30.0).index_fill(1, torch.tensor([4]), 30.0)
+    sampling = vllm_stub.sampling(B, all_greedy=greedy)
+    drafts, bonus, rates = (
+        torch.tensor([0, 1] * B, dtype=torch.int32),
+        torch.full((B, 1), 2),
+        torch.tensor([0.75, 0.5, 0.9]),
+    )
+    more, named = (True, rates), {}
+    if by_name:
+        more, named = (), {"synthetic_mode": True, "synthetic_conditional_rates": rates}
+    q = torch.zeros(2 * B, V).index_fill(1, torch.tensor([3]), 1.0)
+    args = (drafts, [2] * B, 2, torch.arange(1, B + 1) * 2, q, z, bonus, sampling)
+    out = verify.rejection_sample(never, *args, *more, **named)
+    assert testing.check_tokens(out, {(4,): 0.25, (0, 4): 0.375, (0, 1, 2): 0.375})
+
+
+def test_synthetic_mode_without_rates_is_refused():
+    with pytest.raises(ValueError, match="rejection_sample: synthetic_conditional_rates must be given"):
+        verify.rejection_sample(never, None, [1], 1, None, None, torch.zeros(1, V), None, vllm_stub.sampling(1), True)
+
+
 @pytest.mark.parametrize(
-    "more, named",
-    [
-        ((True,), {}),
-        ((), {"synthetic_mode": True}),
-        ((), {"fly_window_size": 4}),
-        ((), {"synthetic_conditional_rates": torch.ones(2)}),
-        ((False, None, False, 4), {}),
-        ((), {"watermark": None}),
-    ],
+    "more, named", [((), {"fly_window_size": 4}), ((False, None, False, 4), {}), ((), {"watermark": None})]
 )
-def test_a_lossy_or_strange_rejection_sample_goes_vllms_way(more, named):
+def test_fly_or_a_strange_rejection_sample_goes_vllms_way(more, named):
     assert verify.rejection_sample(lambda *args, **kw: (args, kw) == (tuple(range(8)) + more, named), *range(8), *more,
                                    **named)  # fmt: skip
 

@@ -92,17 +92,11 @@ def test_min_p_for_vllms_own_verification():
 
 
 def test_bias_and_min_p_in_one_step():
-    """The fused step on rows that vLLM's processors have changed: a bias moves the argmax, and min-p keeps only
-    that."""
+    """A bias moves the argmax, and min-p keeps only that."""
     sampling = vllm_stub.sampling(1, temperature=1.0, min_p=1.0)
     sampling.logitsprocs.non_argmax_invariant.append(biased({0: {3: 50.0}}))
-    sampler = vllm_stub.rejection_sampler()
-    place = lambda z: (torch.arange(len(z)), torch.full((len(z),), 3))
-    add = lambda z, *rest: z.index_put(place(z), torch.tensor(50.0), accumulate=True)
-    same = lambda self, z, *rest: z
-    sampler.sampler = SimpleNamespace(apply_logits_processors=add)
-    sampler.apply_logits_processors = lambda *given: processors.apply_logits_processors(same, sampler, *given)
     metadata = vllm_stub.metadata([2], torch.tensor([3, 3]))
+    sampler = vllm_stub.rejection_sampler()
     out = verify.forward(vllm_step.never, sampler, metadata, None, torch.randn(3, V), sampling)
     assert out.sampled_token_ids.tolist() == [[3, 3, 3]]
 
@@ -120,4 +114,11 @@ def test_all_processors_are_built_where_vllm_speculates(monkeypatch):
     for given in [(plain, "cpu", False, False), (speculates, "cpu", False, True)]:
         assert processors.build_logitsprocs(upstream, *given)[:4] == given
     assert processors.build_logitsprocs(upstream, speculates, "cpu", False, False, ["x"])[4] == ["x"]
-    assert processors.validate_spec_decode(vllm_step.never, None, object()) is None
+
+
+@pytest.mark.parametrize("x", [float("nan"), float("inf")])
+def test_a_bias_that_is_no_number_is_refused(x):
+    check = lambda bias: processors.validate_spec_decode(vllm_step.never, SimpleNamespace(logit_bias=bias), object())
+    assert check(None) is None and check({3: -float("inf"), 4: 2.0}) is None
+    with pytest.raises(ValueError, match=f"logit_bias: values must be finite or -inf, got {x} for token 4"):
+        check({3: 1.0, 4: x})

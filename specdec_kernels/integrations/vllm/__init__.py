@@ -27,7 +27,7 @@ def register() -> None:
     if value in ON:
         from specdec_kernels.integrations.vllm import patch
 
-        patch.samplers()
+        patch.every()
     elif value not in OFF:
         from specdec_kernels.integrations.vllm.fallback import log
 

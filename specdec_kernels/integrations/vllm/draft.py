@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from specdec_kernels.integrations.vllm import cut, verify
+from specdec_kernels.integrations.vllm import cut, fallback, grammar, race, verify
 from specdec_kernels.integrations.vllm.keys import keys
+from specdec_kernels.integrations.vllm.method import races
 from specdec_kernels.ops.sample import sample
 from specdec_kernels.rows import Rows
 
@@ -27,6 +28,7 @@ class Drafting:
 
     positions: torch.Tensor | None = None  # [B] int64, the position of the last token that each request has kept
     drawn: int = 0  # tokens drawn per request
+    race: race.Place | None = None  # of the first draft, where drafts run the race
     logits: bool = False  # True: its rows are logits that `sample` drew from
 
 
@@ -38,7 +40,7 @@ def propose(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> torch.T
     config = self.speculative_config
     if config.rejection_sample_method == "block" and config.draft_sample_method == "probabilistic":
         self._enable_probabilistic_draft_probs = True
-    self.specdec = Drafting()
+    self.specdec = Drafting(race=getattr(self, "specdec_race", None))
     return upstream(self, *args, **kwargs)
 
 
@@ -65,7 +67,10 @@ def sample_from_logits(
     B = sampling_metadata.temperature.size(0)
     each = logits.size(0) // B  # rows per request
     positions = state.positions if state.positions is not None and state.positions.size(0) == B else None
-    seed, offset = keys(sampling_metadata.generators, positions, B, logits.device)
+    if state.race is not None:
+        seed, offset = state.race.seed, state.race.position
+    else:
+        seed, offset = keys(sampling_metadata.generators, positions, B, logits.device)
     parameters = {name: x for name, x in verify.sampling(sampling_metadata).items() if x is not None}
     randomness = {"seed": seed, "offset": offset}
     slot: int | torch.Tensor = state.drawn
@@ -74,7 +79,11 @@ def sample_from_logits(
             {name: x.repeat_interleave(each) for name, x in given.items()} for given in (parameters, randomness)
         )
         slot = torch.arange(each, device=logits.device).repeat(B) + state.drawn
-    drawn = sample(Rows(logits, **parameters), slot=slot, **randomness)
+    seed, offset = randomness["seed"], randomness["offset"]
+    if state.race is not None:
+        drawn = sample(Rows(logits, **parameters), seed=seed, offset=offset + slot, race=True)
+    else:
+        drawn = sample(Rows(logits, **parameters), seed=seed, offset=offset, slot=slot)
     state.drawn += each
     state.logits = True
     return drawn.tokens.view(-1), logits
@@ -83,34 +92,48 @@ def sample_from_logits(
 def runner_sample(upstream: Callable, self: Any, logits: torch.Tensor | None, spec_decode_metadata: Any) -> Any:
     """Replacement of ``GPUModelRunner._sample``: pass the step's state to the rejection sampler.
 
-    A step without scheduled drafts goes there too in two cases: if a request has a seed, so that it draws by its
-    position as in steps with drafts, and if a draft was cut at its first token (``cut``).
+    A step without scheduled drafts goes there too: its requests draw by their positions as in steps with drafts, and
+    drafts may have been cut at their first token (``cut``).
     """
     before, self.specdec_sampled = getattr(self, "specdec_sampled", frozenset()), cut.sampled(self)
     sampler, sampling = getattr(self, "rejection_sampler", None), self.input_batch.sampling_metadata
+    grammars = grammar.taken(self.input_batch)
+    if sampler is None and logits is not None and races():
+        sampler = self.rejection_sampler = race.Plain(self.sampler)
     if sampler is None or logits is None:
+        if grammars is not None:
+            grammars.apply()
         return upstream(self, logits, spec_decode_metadata)
     metadata = spec_decode_metadata
     num_draft = [0] * logits.size(0) if metadata is None else metadata.num_draft_tokens
     place, was_cut = cut.places(self, num_draft, before)
     was_cut &= verify.is_exact(sampler, sampling)
     if metadata is None:
-        seeded = bool(sampling.generators) and not sampling.logprob_token_ids
-        if not seeded and not was_cut.any():
-            return upstream(self, logits, None)
         metadata = no_drafts(self.query_start_loc.gpu, logits.size(0))
-        if not was_cut.any() and verify.why_not(sampler, metadata, logits, sampling) is not None:
+        reason = verify.why_not(sampler, metadata, logits, sampling)
+        if sampling.logprob_token_ids:
+            reason = "logprob_token_ids"
+        if reason is not None and not was_cut.any():
+            fallback.note(reason)
+            if grammars is not None:
+                grammars.apply()
             return upstream(self, logits, None)
     drafting = getattr(getattr(self, "drafter", None), "specdec", None)
     first = pad(metadata.cu_num_sampled_tokens[:-1], (1, 0))
     offset = self.positions[metadata.logits_indices[first]].to(torch.int64)
     kind = "logits" if drafting is not None and drafting.logits else "probs"
     drafts = cut.drafts(self, metadata, place, was_cut)
-    sampler.specdec_step = verify.Step(offset, kind, metadata, drafts, was_cut)
+    at = race.place(self, offset) if sampler.specdec_method == "race" else None
+    key = (offset, None) if at is None else (at.position, at.seed)
+    sampler.specdec_step = verify.Step(key[0], kind, metadata, drafts, was_cut, grammars, key[1])
     try:
-        return upstream(self, logits, drafts.metadata)
+        out = upstream(self, logits, drafts.metadata)
     finally:
         sampler.specdec_step = None
+    drafter = getattr(self, "drafter", None)
+    if at is not None and drafter is not None:
+        drafter.specdec_race = race.after(at, out.sampled_token_ids)
+    return out
 
 
 def draft_rows(upstream: Callable, self: Any, spec_decode_metadata: Any) -> torch.Tensor | None:

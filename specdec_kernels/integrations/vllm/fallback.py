@@ -8,20 +8,26 @@ import logging
 from collections import Counter
 
 import specdec_kernels
+from specdec_kernels.integrations.vllm.method import races
 
 log = logging.getLogger("vllm.specdec_kernels")  # vLLM shows logs of loggers below its own name
 steps: Counter[str] = Counter()  # number of steps in this process, by reason
+LEFT = "left: "
+unsent: Counter[str] = Counter()  # what `metrics` has not reported yet; LEFT + reason for these steps
 
 
 def note(reason: str) -> None:
     """Count a step that falls back for this reason, and log the reason the first time."""
     steps[reason] += 1
+    unsent[LEFT + reason] += 1
     if steps[reason] == 1:
         log.info("specdec_kernels %s: steps with this go vLLM's own way: %s", specdec_kernels.__version__, reason)
 
 
 @functools.cache
 def no_speculation() -> None:
-    """Log once that this process serves an engine without speculation."""
+    """Log once that this process serves an engine without speculation, unless it draws by the race."""
+    if races():
+        return
     text = "specdec_kernels %s is on, but this engine does not speculate (no speculative_config): nothing to verify"
     log.info(text, specdec_kernels.__version__)

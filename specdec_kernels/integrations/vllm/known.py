@@ -17,6 +17,8 @@ RUNNER = "vllm.v1.worker.gpu_model_runner"
 SAMPLER_V2 = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"  # of the V2 model runner
 SPECULATOR_V2 = "vllm.v1.worker.gpu.spec_decode.speculator"
 RUNNER_V2 = "vllm.v1.worker.gpu.model_runner"
+SCHEDULER = "vllm.v1.core.sched.scheduler"
+LOGGERS = "vllm.v1.metrics.loggers"
 OUTPUT_V2 = "vllm.v1.worker.gpu.sample.output"
 
 _REJECTION_SAMPLE = (
@@ -46,6 +48,7 @@ _COPY_V2 = "self num_reqs idx_mapping temperature seeds dummy_run"
 _DRAFT_V2 = (
     "self hidden_states sample_src_positions idx_mapping temperature seeds draft_step draft_logits spec_step_idx"
 )
+_RECORD = "self scheduler_stats iteration_stats mm_cache_stats engine_idx"
 # (module, name in it): the names of its parameters, in every known version
 PARAMETERS = {
     (SAMPLER, "RejectionSampler.__init__"): ("self sampler spec_config device",),
@@ -59,6 +62,7 @@ PARAMETERS = {
     (PROPOSER, "SpecDecodeBaseProposer.set_inputs_first_pass"): (_FIRST_PASS,),
     (PROPOSER, "SpecDecodeBaseProposer._sample_from_logits"): ("self logits sampling_metadata",),
     (RUNNER, "GPUModelRunner._sample"): ("self logits spec_decode_metadata",),
+    (RUNNER, "apply_grammar_bitmask"): ("scheduler_output grammar_output input_batch logits",),
     (RUNNER, "GPUModelRunner._get_spec_decode_draft_probs"): ("self spec_decode_metadata",),
     (SAMPLER_V2, "RejectionSampler.__init__"): ("self sampler spec_config device watermark_key",),
     (SAMPLER_V2, "RejectionSampler._verify"): (_VERIFY_V2,),
@@ -66,6 +70,11 @@ PARAMETERS = {
     (SPECULATOR_V2, "DraftModelSpeculator.sample_draft"): (_DRAFT_V2, _DRAFT_V2 + " num_steps"),
     (RUNNER_V2, "GPUModelRunner.sample"): ("self hidden_states input_batch grammar_output",),
     (SAMPLER_V2, "rejection_sample"): (_REJECTION_SAMPLE_V2, _REJECTION_SAMPLE_V2 + _FLY),
+    (SCHEDULER, "Scheduler.update_from_output"): ("self scheduler_output model_runner_output",),
+    (LOGGERS, "PrometheusStatLogger.__init__"): ("self vllm_config engine_indexes",),
+    (LOGGERS, "PrometheusStatLogger.record"): (_RECORD,),
+    (LOGGERS, "LoggingStatLogger.record"): (_RECORD,),
+    (LOGGERS, "LoggingStatLogger.log"): ("self",),
     (OUTPUT_V2, "SamplingMaskTensors.from_logits"): (
         "logits cu_num_logits num_sampled_tokens max_num_kept rows_per_request",
     ),

@@ -9,9 +9,10 @@ import torch
 from torch.nn.functional import pad
 
 from specdec_kernels.ops.top_logprobs import top_logprobs
+from specdec_kernels.rows import Rows
 
 
-def logprobs(self: Any, count: int, metadata: Any, logits: torch.Tensor, tokens: torch.Tensor) -> Any:
+def logprobs(self: Any, count: int, metadata: Any, rows: Rows, tokens: torch.Tensor) -> Any:
     """Return vLLM's LogprobsTensors for ``logprobs_mode`` raw_logprobs or raw_logits, as
     ``RejectionSampler._get_logprobs_tensors`` does.
 
@@ -20,17 +21,16 @@ def logprobs(self: Any, count: int, metadata: Any, logits: torch.Tensor, tokens:
     """
     from vllm.v1.outputs import LogprobsTensors
 
-    R = logits.size(0)
+    R = rows.logits.size(0)
     ends = metadata.cu_num_sampled_tokens.to(torch.int64)
     place = pad(ends[:-1], (1, 0))[:, None] + torch.arange(tokens.size(1), device=ends.device)  # rows of the tokens
     # Positions that a request does not have write to a row R that is not read.
     of_row = torch.full((R + 1, 1), -1, dtype=torch.int64, device=tokens.device)
     of_row[torch.where(place < ends[:, None], place, R), 0] = tokens.to(torch.int64)
-    found = top_logprobs(logits, count, of_row[:R])
+    found = top_logprobs(rows, count, of_row[:R])
     ids = torch.cat([of_row[:R].clamp(min=0), found.ids], 1)
+    values = torch.cat([found.token_logprobs, found.logprobs], 1)
     if self.is_logits_logprobs_mode:
-        values = logits.gather(1, ids).to(torch.float32)
-    else:
-        values = torch.cat([found.token_logprobs, found.logprobs], 1)
+        values = rows.logits.gather(1, ids).to(torch.float32).where(values != -torch.inf, -torch.inf)
     row = place.clamp_(max=R - 1).view(-1)
     return LogprobsTensors(ids[row].to(torch.int32), values[row], found.token_ranks[row, 0])

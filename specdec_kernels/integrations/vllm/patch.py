@@ -15,8 +15,30 @@ from collections.abc import Callable
 from typing import Any
 
 import specdec_kernels
-from specdec_kernels.integrations.vllm import draft, draft_v2, known, processors, sampling_mask, verify, verify_v2
+from specdec_kernels.integrations.vllm import (
+    draft,
+    draft_v2,
+    grammar,
+    known,
+    metrics,
+    processors,
+    race,
+    sampling_mask,
+    verify,
+    verify_v2,
+)
 from specdec_kernels.integrations.vllm.fallback import log
+from specdec_kernels.integrations.vllm.method import METHODS, method, races
+
+
+def every() -> None:
+    """Patch vLLM in this process, unless SPECDEC_VLLM_METHOD names no method."""
+    if method() not in METHODS:
+        text = "specdec_kernels %s: SPECDEC_VLLM_METHOD=%r is not race: vLLM is not patched"
+        log.warning(text, specdec_kernels.__version__, method())
+        return
+    samplers()
+    stats()
 
 
 def samplers() -> None:
@@ -24,7 +46,7 @@ def samplers() -> None:
     v1, params, procs = (_imported(name) for name in (known.SAMPLER, known.PARAMS, known.PROCESSORS))
     if v1 and params and procs and _may_patch({known.SAMPLER: v1, known.PARAMS: params, known.PROCESSORS: procs}):
         wrap(params, "SamplingParams._validate_spec_decode", processors.validate_spec_decode)
-        wrap(procs, "build_logitsprocs", processors.build_logitsprocs)
+        wrap(procs, "build_logitsprocs", _build_logitsprocs)
         runner: Any = sys.modules.get(known.RUNNER)
         if runner:  # it has imported the function by name
             runner.build_logitsprocs = procs.build_logitsprocs
@@ -44,6 +66,19 @@ def samplers() -> None:
         wrap(output, "SamplingMaskTensors.from_logits", sampling_mask.from_logits)
 
 
+def stats() -> None:
+    """Make vLLM's metrics and stats log show what the plugin does."""
+    scheduler, loggers = (_imported(name) for name in (known.SCHEDULER, known.LOGGERS))
+    if scheduler and loggers and _may_patch({known.SCHEDULER: scheduler, known.LOGGERS: loggers}):
+        metrics.declare(loggers.SchedulerStats)
+        wrap(scheduler, "ModelRunnerOutput.__init__", metrics.made_output)
+        wrap(scheduler, "Scheduler.update_from_output", metrics.update_from_output)
+        wrap(loggers, "PrometheusStatLogger.__init__", metrics.made_prometheus)
+        wrap(loggers, "PrometheusStatLogger.record", metrics.record_prometheus)
+        wrap(loggers, "LoggingStatLogger.record", metrics.record_log)
+        wrap(loggers, "LoggingStatLogger.log", metrics.write_log)
+
+
 def _imported(name: str) -> Any:
     try:
         return importlib.import_module(name)
@@ -59,19 +94,37 @@ def _made(upstream: Callable, self: Any, sampler: Any, spec_config: Any = None, 
     """
     upstream(self, sampler, spec_config, device)
     verify.made(self, spec_config)
+    if races():
+        race.made(self)
+    _runner()
+    _say_so()
+
+
+def _build_logitsprocs(upstream: Callable, vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
+    """Replacement of ``build_logitsprocs``, which V1's runner calls: without speculation a race patches that runner."""
+    if races() and not vllm_config.speculative_config:
+        _runner()
+        _say_so()
+    return processors.build_logitsprocs(upstream, vllm_config, *args, **kwargs)
+
+
+def _runner() -> None:
+    """Patch V1's runner and drafter, if this process has imported them."""
     modules = {name: sys.modules[name] for name in (known.RUNNER, known.PROPOSER) if name in sys.modules}
     if len(modules) == 2 and _may_patch(modules):
         wrap(modules[known.RUNNER], "GPUModelRunner._sample", draft.runner_sample)
+        wrap(modules[known.RUNNER], "apply_grammar_bitmask", grammar.apply_grammar_bitmask)
         wrap(modules[known.RUNNER], "GPUModelRunner._get_spec_decode_draft_probs", draft.draft_rows)
         wrap(modules[known.PROPOSER], "SpecDecodeBaseProposer.propose", draft.propose)
         wrap(modules[known.PROPOSER], "SpecDecodeBaseProposer.set_inputs_first_pass", draft.set_inputs_first_pass)
         wrap(modules[known.PROPOSER], "SpecDecodeBaseProposer._sample_from_logits", draft.sample_from_logits)
-    _say_so()
 
 
 def _made_v2(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     """Replacement of V2's ``RejectionSampler.__init__``: patch V2's runner and drafter too."""
     upstream(self, *args, **kwargs)
+    if races():
+        log.warning("specdec_kernels %s: SPECDEC_VLLM_METHOD is for V1's runner only", specdec_kernels.__version__)
     draft_v2.made(self)
     names = (known.RUNNER_V2, known.SPECULATOR_V2)
     modules = {name: sys.modules[name] for name in names if name in sys.modules}

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """min-p and logit bias under speculation, which vLLM itself refuses.
 
-V1's logits processors are built as if there were no speculation. min-p is passed to verify_chain and sample. A bias is
-added to each row of its request. V2's sampler supports both already.
+V1's logits processors are built as if there were no speculation: their state says what requests ask for (``views``).
+V2's sampler supports both already.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,9 +17,16 @@ from specdec_kernels.integrations.vllm import fallback
 
 
 def validate_spec_decode(upstream: Callable, self: Any, speculative_config: Any) -> None:
-    """Replacement of ``SamplingParams._validate_spec_decode``: refuse nothing."""
+    """Replacement of ``SamplingParams._validate_spec_decode``: allow min-p and logit_bias.
+
+    Raises:
+        ValueError: a bias is NaN or +inf, which would make its row invalid.
+    """
     if speculative_config is None:
-        fallback.no_speculation()
+        return fallback.no_speculation()
+    for token, x in (self.logit_bias or {}).items():
+        if not x < math.inf:
+            raise ValueError(f"logit_bias: values must be finite or -inf, got {x} for token {token}")
 
 
 def build_logitsprocs(

@@ -2,7 +2,7 @@
 """vLLM's rejection sampler by verify_chain.
 
 vLLM's target rows [D+B, V], with a bonus row after each request's drafts, are verify_chain's ragged layout. One call
-applies temperature, top-k and top-p, tests the drafts and draws the final tokens, directly on the model's rows.
+applies what requests ask of a row, tests the drafts and draws the final tokens, directly on the model's rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from specdec_kernels.integrations.vllm import cut, fallback, processors
+from specdec_kernels.integrations.vllm import cut, fallback, metrics, processors, views
+from specdec_kernels.integrations.vllm.grammar import Grammar
 from specdec_kernels.integrations.vllm.keys import keys
 from specdec_kernels.integrations.vllm.logprobs import logprobs
 from specdec_kernels.ops.row_stats import row_stats
@@ -25,10 +26,11 @@ from specdec_kernels.rows import Rows
 
 # vLLM's methods as arguments of verify_chain; the first two keep the target's distribution
 METHODS: dict[str, dict] = {"standard": {}, "block": {"method": "block"}, "synthetic": {"rule": "synthetic"}}
+METHODS["race"] = {"method": "race"}  # keeps it too, without the draft's distribution
 EXACT = ("standard", "block")
 # the arguments of rejection_sample after sampling_metadata, in order
-LOSSY = ("synthetic_mode", "synthetic_conditional_rates", "fly_window_size", "fly_entropy_threshold")
-MORE = (*LOSSY[:2], "use_fp64_gumbel", *LOSSY[2:], "fly_entropy_top_k")
+RATES, FLY = ("synthetic_mode", "synthetic_conditional_rates"), ("fly_window_size", "fly_entropy_threshold")
+MORE = (*RATES, "use_fp64_gumbel", *FLY, "fly_entropy_top_k")
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Step:
     scheduled: Any  # SpecDecodeMetadata of the drafts that vLLM scheduled
     drafts: cut.Drafts  # those that are verified
     was_cut: np.ndarray  # [B] bool, whether a request's draft is one longer than scheduled
+    grammar: Grammar | None = None
+    seed: torch.Tensor | None = None  # [B] int64, of a race; None: those of `keys`
 
 
 def made(self: Any, spec_config: Any) -> None:
@@ -59,9 +63,14 @@ def why_not(self: Any, metadata: Any, logits: torch.Tensor, sampling_metadata: A
         return f"rejection_sample_method {self.specdec_method}"
     if self.is_processed_logprobs_mode and sampling_metadata.max_num_logprobs is not None:
         return "processed logprobs"
-    for processor in sampling_metadata.logitsprocs.argmax_invariant:
-        if not hasattr(processor, "min_p_count"):
-            return f"a logits processor that is not known, {type(processor).__name__}"
+    procs = sampling_metadata.logitsprocs
+    for known, kinds in (
+        (("min_p_count",), procs.argmax_invariant),
+        (("min_toks", "biases"), procs.non_argmax_invariant),
+    ):
+        for processor in kinds:
+            if not any(hasattr(processor, name) for name in known):
+                return f"a logits processor that is not known, {type(processor).__name__}"
     rows = sum(metadata.num_draft_tokens) + len(metadata.num_draft_tokens)
     return None if logits.size(0) == rows else f"{logits.size(0)} rows of logits where {rows} are wanted"
 
@@ -87,38 +96,51 @@ def forward(
         metadata.draft_token_ids = torch.full_like(metadata.draft_token_ids, -1)
     reason = why_not(self, scheduled, logits, sampling_metadata)
     if reason is not None:
+        if self.specdec_method == "race":  # its drafts have the noise of later draws, so no test of theirs is exact
+            metadata = copy(metadata)
+            metadata.draft_token_ids = torch.full_like(metadata.draft_token_ids, -1)
         fallback.note(reason)
         return own_forward(upstream, self, metadata, draft_probs, logits, sampling_metadata)
     from vllm.v1.outputs import SamplerOutput
 
     if not exact:
         draft_probs = None  # greedy or synthetic: the draft's distribution is not used
-    rows = processed(self, scheduled, logits, sampling_metadata)
-    tokens = verified(self, metadata, draft_probs, rows, sampling_metadata)
+    masks = step and step.grammar and step.grammar.masks
+    seen = views.of_step(scheduled, logits, sampling_metadata, masks)
+    tokens = verified(self, metadata, draft_probs, logits, sampling_metadata, seen)
     if scheduled is not metadata:
         tokens = cut.kept(tokens, scheduled)
     reported = None
     if sampling_metadata.max_num_logprobs is not None:
-        reported = logprobs(self, sampling_metadata.max_num_logprobs, scheduled, logits, tokens)
+        rows = Rows(logits, allowed=masks)  # vLLM's raw logprobs are those under the grammar
+        reported = logprobs(self, sampling_metadata.max_num_logprobs, scheduled, rows, tokens)
     return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=reported)
 
 
 def verified(
-    self: Any, metadata: Any, draft_probs: torch.Tensor | None, rows: torch.Tensor, sampling_metadata: Any
+    self: Any,
+    metadata: Any,
+    draft_probs: torch.Tensor | None,
+    logits: torch.Tensor,
+    sampling_metadata: Any,
+    seen: views.Views,
 ) -> torch.Tensor:
-    """Return tokens [B, K+1] int32 by one verify_chain call."""
+    """Return tokens [B, K+1] int32 by one verify_chain call on the model's rows and their views."""
     step, method, parameters = self.specdec_step, dict(METHODS[self.specdec_method]), sampling(sampling_metadata)
     B = len(metadata.num_draft_tokens)
-    seed, offset = keys(sampling_metadata.generators, step and step.offset, B, rows.device)
+    if step is not None and step.seed is not None:
+        seed, offset = step.seed, step.offset
+    else:
+        seed, offset = keys(sampling_metadata.generators, step and step.offset, B, logits.device)
     drafts, kind = (None, "probs") if step is None else (step.drafts, step.draft_kind)
-    draft = None
+    draft, target_row = None, drafts and drafts.target_row
     if draft_probs is not None:
         drawn_with = parameters if kind == "logits" else {}
         draft = Rows(draft_probs, kind=kind, row=drafts and drafts.draft_row, **drawn_with)
     if "rule" in method:
         method["alpha"] = self.synthetic_conditional_rates[None, : metadata.max_spec_len]
-    return verify_chain(
-        Rows(rows, row=drafts and drafts.target_row, **parameters),
+    out = verify_chain(
+        Rows(logits, row=target_row, **parameters, **seen.at(target_row)),
         metadata.draft_token_ids,
         draft,
         cu_draft=pad(metadata.cu_num_draft_tokens, (1, 0)),
@@ -126,7 +148,10 @@ def verified(
         seed=seed,
         offset=offset,
         **method,
-    ).tokens.to(torch.int32)
+    )
+    metrics.served()
+    metrics.saw(out.status)
+    return out.tokens.to(torch.int32)
 
 
 def own_forward(
@@ -139,6 +164,8 @@ def own_forward(
 ) -> Any:
     """Call vLLM's own forward, with the draft's probabilities and the drafts that vLLM cut."""
     step = self.specdec_step
+    if step is not None and step.grammar is not None:
+        step.grammar.apply()
     if step is not None and draft_probs is not None:
         draft_probs = draft_probs.flatten(0, 1)[step.drafts.draft_row]
         if step.draft_kind == "logits" and not sampling_metadata.all_greedy:
@@ -171,24 +198,6 @@ def probabilities(draft_logits: torch.Tensor, metadata: Any, sampling_metadata: 
     return ((draft_logits - top) * scale - log_norm).exp().masked_fill_(draft_logits < cutoff, 0)
 
 
-def processed(self: Any, metadata: Any, logits: torch.Tensor, sampling_metadata: Any) -> torch.Tensor:
-    """Return the rows after vLLM's penalties, bans and other processors; unchanged if there are none."""
-    idle = sampling_metadata.no_penalties and not sampling_metadata.bad_words_token_ids
-    idle = idle and sampling_metadata.allowed_token_ids_mask is None
-    idle = idle and not any(
-        getattr(x, "min_toks", True) and getattr(x, "biases", True)
-        for x in sampling_metadata.logitsprocs.non_argmax_invariant
-    )
-    holder = getattr(sampling_metadata, "thinking_budget_state_holder", None)
-    if idle and (holder is None or not holder.has_tracked_requests()):
-        return logits
-    rows = logits.to(torch.float32, copy=True)
-    bonus, target = metadata.bonus_logits_indices, metadata.target_logits_indices
-    rows[bonus] = self.sampler.apply_logits_processors(rows[bonus], sampling_metadata, True)
-    rows[target] = self.apply_logits_processors(rows[target], sampling_metadata, metadata)
-    return rows
-
-
 def rejection_sample(
     upstream: Callable,
     draft_token_ids: torch.Tensor,
@@ -204,17 +213,21 @@ def rejection_sample(
 ) -> torch.Tensor:
     """Replacement of the module's ``rejection_sample``, for rows [D, V] that vLLM has scaled and filtered.
 
-    vLLM has drawn the bonus tokens. Calls for more than the exact distribution (synthetic rates, a window of deferred
-    rejections) and calls with unknown arguments fall back to vLLM.
+    vLLM has drawn the bonus tokens. A window of deferred rejections (fly) and calls with unknown arguments fall back to
+    vLLM.
     """
     asked = dict(zip(MORE, more)) | named
-    lossy = [name for name, x in asked.items() if name not in MORE or (name in LOSSY and is_on(x))]
-    if lossy:
-        fallback.note(f"rejection_sample's {', '.join(lossy)}")
+    theirs = [name for name, x in asked.items() if name not in MORE or (name in FLY and is_on(x))]
+    if theirs:
+        fallback.note(f"rejection_sample's {', '.join(theirs)}")
         drafted = (draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs)
         return upstream(*drafted, target_logits, bonus_token_ids, sampling_metadata, *more, **named)
     B = len(num_draft_tokens)
-    greedy = sampling_metadata.all_greedy
+    greedy, rates, rule = sampling_metadata.all_greedy, asked.get("synthetic_conditional_rates"), {}
+    if rates is None and asked.get("synthetic_mode"):
+        raise ValueError("rejection_sample: synthetic_conditional_rates must be given with synthetic_mode, got None")
+    if rates is not None:
+        rule, draft_probs = {"rule": "synthetic", "alpha": rates[None, :max_spec_len]}, None
     seed, offset = keys(sampling_metadata.generators, None, B, target_logits.device)
     out = verify_chain(
         Rows(target_logits, temperature=0.0 if greedy else (sampling_metadata.temperature != 0).to(torch.float32)),
@@ -225,7 +238,9 @@ def rejection_sample(
         bonus_tokens=bonus_token_ids.view(-1),
         seed=seed,
         offset=offset,
+        **rule,
     )
+    metrics.saw(out.status)
     return out.tokens.to(torch.int32)
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from specdec_kernels.integrations.vllm import fallback, views_v2
+from specdec_kernels.integrations.vllm import fallback, metrics, views_v2
 from specdec_kernels.integrations.vllm.verify import is_on
 from specdec_kernels.ops.verify_chain import verify_chain
 from specdec_kernels.rows import Rows
@@ -97,6 +97,7 @@ def verify(
         used = {name: x for name, x in drawn_with.items() if name in asked}
         draft = Rows(draft_logits, temperature=asked["temperature"], row=chains.draft_row(draft_logits), **used)
     tokens = verified(chains, target, draft, states.seeds.gpu, rates, self.use_block_verification)
+    metrics.served()
     if sampler.return_sampling_mask:
         _verified.set(step)
     return logits, *tokens
@@ -186,6 +187,7 @@ def verified(
         offset=chains.offset,
         **rule,
     )
+    metrics.saw(out.status)
     if chains.kept is None:
         return out.tokens, out.num_accepted + 1
     number = out.num_accepted.minimum(chains.kept[:, 0]).to(torch.int32) + 1

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The option SPECDEC_VLLM_METHOD=race, V1: a seed gives one text, with speculation or without.
+
+Drafts are drawn by `sample(race=True)` and verified by `verify_chain(method="race")`. Both use one seed for a request's
+whole life, and absolute positions. An engine without speculation draws in the same way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from specdec_kernels.integrations.vllm import verify
+from specdec_kernels.seeds import signed
+
+
+@dataclass(frozen=True)
+class Place:
+    """The random numbers of the next token of each request."""
+
+    seed: torch.Tensor  # [B] int64
+    position: torch.Tensor  # [B] int64, the number of tokens before it
+
+
+def made(self: Any) -> None:
+    """Set a rejection sampler to the race.
+
+    Raises:
+        ValueError: the engine asks for another method.
+    """
+    if self.specdec_method != "standard":
+        wanted = "SPECDEC_VLLM_METHOD=race: rejection_sample_method must be standard"
+        raise ValueError(f"{wanted}, got {self.specdec_method}")
+    self.specdec_method = "race"
+
+
+def place(runner: Any, last: torch.Tensor) -> Place:
+    """Return the place of the first token that a step emits, after the token at position `last` [B].
+
+    A request without a seed has one made of its id and the engine's seed, so it is equal on all ranks. vLLM adds random
+    letters to ids.
+    """
+    generators, seeds = runner.input_batch.generators, []
+    for b, request in enumerate(runner.input_batch.req_ids):
+        if b in generators:
+            seeds.append(signed(generators[b].initial_seed()))
+        else:
+            named = f"{runner.model_config.seed} {request}".encode()
+            seeds.append(int.from_bytes(hashlib.sha256(named).digest()[:8], "little", signed=True))
+    return Place(torch.tensor(seeds, dtype=torch.int64, device="cpu").to(last.device, non_blocking=True), last + 1)
+
+
+def after(at: Place, tokens: torch.Tensor) -> Place:
+    """Return the place of the token that follows tokens [B, K+1], which are padded with -1: that of the first draft."""
+    return Place(at.seed, at.position + (tokens >= 0).sum(1))
+
+
+class Plain:
+    """Stands in for the RejectionSampler of an engine without speculation."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+        self.is_processed_logprobs_mode = sampler.logprobs_mode.startswith("processed")
+        self.is_logits_logprobs_mode = sampler.logprobs_mode.endswith("logits")
+        self.specdec_method, self.specdec_step = "race", None
+
+    def __call__(self, metadata: Any, draft_probs: None, logits: torch.Tensor, sampling_metadata: Any) -> Any:
+        return verify.forward(_never, self, metadata, draft_probs, logits, sampling_metadata)
+
+
+def _never(self: Any, *given: Any) -> Any:
+    raise RuntimeError("specdec_kernels: a step of an engine without speculation was left to vLLM's rejection sampler")
