@@ -32,7 +32,9 @@ class Statuses:
 
     def __init__(self, device: torch.device) -> None:
         self.total = torch.zeros(len(BITS), dtype=torch.int64, device=device)
-        self.bits = torch.stack([torch.full((), x, dtype=torch.int32, device=device) for x in BITS.values()])  # no upload
+        self.bits = torch.zeros(len(BITS), dtype=torch.int32, device=device)
+        for i, bit in enumerate(BITS.values()):
+            self.bits[i].fill_(bit)  # nothing is uploaded
         self.copy = torch.zeros(len(BITS), dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
         self.reported = [0] * len(BITS)
         self.arrived: Any = None
