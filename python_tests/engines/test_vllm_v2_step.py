@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import specdec_kernels as sk
 from specdec_kernels import testing
-from specdec_kernels.integrations.vllm import verify_v2
+from specdec_kernels.integrations.vllm import metrics, verify_v2
 from specdec_kernels.reference import chain_law
 
 T, FEW, DRAFTS = 0.8, 6, 2  # a small vocabulary for distributions
@@ -168,6 +168,7 @@ def test_nothing_waits_for_the_device(monkeypatch, masks):
     wanted = verify_v2.verify(None, world.rejection_sampler(sampler, K), **args)
     # vLLM's kernel finds the markers in the committed text; the call above has stored their places
     monkeypatch.setattr(world, "apply_thinking_budget", lambda *args: None)
+    monkeypatch.setattr(metrics, "_statuses", {})  # counts of another simulated GPU
     with devices.watch() as seen:
         args = {name: moved(x) for name, x in args.items()}
         of = world.rejection_sampler(moved(sampler), K)
