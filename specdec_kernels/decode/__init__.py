@@ -29,7 +29,7 @@ from .models.vocabulary import MatchedModel
 from .outcome import Outcome
 from .proposal import Draft, Drafter, Proposal, TreeDraft
 from .request import Request
-from .result import Event, Output, Result, Stats
+from .result import Event, Logprobs, Output, Result, Stats
 from .session import Session
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "HFModel",
     "HierarchicalDrafter",
     "LeanLlama",
+    "Logprobs",
     "LookupThenModel",
     "MatchedModel",
     "Model",
