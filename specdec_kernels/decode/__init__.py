@@ -19,6 +19,7 @@ from .drafters.prompt_lookup import PromptLookupDrafter
 from .drafters.token_cascade import TokenCascade
 from .drafters.tree_drafter import TREE_METHODS, TreeDrafter
 from .drafters.tree_shape import TreeShape
+from .grammar import Grammar
 from .loop import generate, stream
 from .models.adapters import HFModel, Model, adapt
 from .models.graphed import Graphed
@@ -41,6 +42,7 @@ __all__ = [
     "Draft",
     "Drafter",
     "Event",
+    "Grammar",
     "Graphed",
     "HFModel",
     "HierarchicalDrafter",
