@@ -149,7 +149,7 @@ def byte_level_folder(path, seed):
 
     tokenizer = MAKE["byte_level"]()
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.eos_token = SPECIAL[0]
+    tokenizer.add_special_tokens({"eos_token": SPECIAL[0]})
     tokenizer.save_pretrained(path)
     llama(seed, vocab=len(tokenizer)).save_pretrained(path)
     return str(path)

@@ -179,7 +179,7 @@ class Views:
         bad = self._words.forbidden(windows(self._words)).flatten(0, 1)
         own = row.flatten().clamp(min=0)
         ids = torch.cat([ids[own].masked_fill(row.flatten()[:, None] < 0, -1), bad], 1)
-        values = torch.cat([values[own], torch.full(bad.shape, -inf, device=values.device)], 1)
+        values = torch.cat([values[own], torch.full(bad.shape, -inf, dtype=values.dtype, device=values.device)], 1)
         return sk.Bias(ids, values, torch.arange(len(ids), device=ids.device).view_as(row))
 
     @cached_property
