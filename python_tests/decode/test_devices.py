@@ -132,13 +132,16 @@ VIEWED = ["plain", "model", "kseq", "traversal", "target_only", "hierarchical"]
 
 @pytest.mark.parametrize("kind", VIEWED)
 def test_penalties_and_biases_wait_no_more(kind):
-    """The lists of used tokens and the biases go to the device without a wait."""
+    """The lists of used tokens, the biases and the bad words go to the device without a wait, and logprobs come back in
+    the step's one transfer."""
     views = dict(repetition_penalty=1.3, frequency_penalty=0.5, logit_bias={3: 1.0}, min_tokens=9, eos=(1, 2, 4, 7))
+    views |= dict(bad_words=((6,), (3, 5), (3, 3)), logprobs=2, logprobs_mode="processed")
     todo = lambda: tiny.requests(n=4, **views)
     cpu = decoded(kind, InDoubles, "cpu", todo())
     with devices.watch() as seen:
         output = decoded(kind, InDoubles, "cuda", todo(), seen)
-    assert [r.tokens for r in output.results] == [r.tokens for r in cpu.results]
+    for name in ("tokens", "drafted", "logprobs"):
+        assert [getattr(r, name) for r in output.results] == [getattr(r, name) for r in cpu.results], name
 
 
 @pytest.mark.parametrize("kind", VIEWED)

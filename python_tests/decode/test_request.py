@@ -76,6 +76,21 @@ BAD_BY_NAME = {  # ranges that a type alone does not determine
     "min_tokens": [-1, np.int64(-1), 10**6],
     "repetition_penalty": [-1, -0.5, 0, 1e-60, np.float32(0)],
 }
+BAD[tuple[tuple[int, ...], ...]] = [
+    *NOTHING,
+    None,
+    1,
+    "",
+    "ab",
+    [1],
+    (1,),
+    [[]],
+    [[1], ()],
+    [[1], [-1]],
+    [["1"]],
+    [[[1]]],
+]
+BAD[int | None] = [x for x in NO_INT if x is not None] + [-1, np.int64(-1)]
 BAD[Callable[[list[int]], Any] | None] = [1, "abc", [abs], {}, torch.ones(2), True]
 GOOD = {  # by type: equal to the value that a request keeps
     list[int]: [([1, 2], x) for x in ((1, 2), range(1, 3), np.array([1, 2]), torch.tensor([1, 2], dtype=torch.int32))]
@@ -87,12 +102,15 @@ GOOD = {  # by type: equal to the value that a request keeps
     str: [("exact", "exact"), ("typical", np.str_("typical"))],
     float | tuple[float, float] | None: [(None, None)],
     Callable[[list[int]], Any] | None: [(None, None), (abs, abs)],
+    int | None: [(None, None), (0, np.int64(0)), (3, torch.tensor(3))],
+    tuple[tuple[int, ...], ...]: [((), []), (((1,), (2, 3)), [np.array([1]), torch.tensor([2, 3]), (2, np.int64(3))])],
     dict[int, float] | None: [
         (None, None),
         (None, {}),
         ({3: 1.0, 4: -math.inf}, {np.int64(3): 1, 4: torch.tensor(-math.inf)}),
     ],
 }
+GOOD_BY_NAME = {"logprobs_mode": [("raw", np.str_("raw")), ("processed", "processed")]}
 FIELDS = dataclasses.fields(Request)
 SOME = {"prompt": [1, 2]}
 
@@ -113,7 +131,7 @@ def test_every_field_refuses_what_it_cannot_take(field):
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
 def test_every_field_keeps_pythons_own_values(field):
-    for wanted, given in GOOD[field.type]:
+    for wanted, given in GOOD_BY_NAME.get(field.name) or GOOD[field.type]:
         kept = getattr(Request(**(SOME | {field.name: given})), field.name)
         assert kept == wanted and type(kept) is type(wanted), (field.name, given)
         if isinstance(kept, (list, tuple)):
@@ -168,6 +186,17 @@ def test_alpha_by_its_rule():
             "Request: logit_bias must be a dict {token id: number}, ids >= 0, each number finite in float32 or -inf, "
             "got 5: inf",
         ),
+        (dict(bad_words=[1]), "Request: bad_words must be a tuple of sequences of token ids, got 1"),
+        (
+            dict(bad_words=[[1], [2, -3]]),
+            "Request: bad_words must be a tuple of sequences of token ids, each >= 0, got -3",
+        ),
+        (
+            dict(bad_words=[[1], []]),
+            "Request: bad_words must be a tuple of sequences of token ids, none of them empty, got list at index 1",
+        ),
+        (dict(logprobs=-1), "Request: logprobs must be >= 0, got -1"),
+        (dict(logprobs_mode="logits"), "Request: logprobs_mode must be 'raw' or 'processed', got 'logits'"),
         (dict(eos=2), "Request: eos must be a tuple of token ids, got 2: write (2,)"),
         (dict(eos=(None,)), "Request: eos must be a tuple of token ids, got None at index 0"),
         (dict(stop="end"), "Request: stop must be a tuple of strings, got 'end': write ('end',)"),

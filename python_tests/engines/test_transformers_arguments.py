@@ -3,7 +3,6 @@
 
 import inspect
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -164,11 +163,14 @@ def test_a_streamer_is_for_one_prompt(model):
 def test_a_row_that_ends_in_an_error(model, monkeypatch):
     """The error is raised with its reason, and the streamer ends."""
 
-    def stream(*_, **__):
-        yield SimpleNamespace(index=0, tokens=[3], finished=None, error=None)
-        yield SimpleNamespace(index=0, tokens=[], finished="error", error="target pass: no memory")
+    def step(session):
+        steps.append(session)
+        if len(steps) == 1:
+            return [decode.Event(0, [3])]
+        return [decode.Event(0, [], "", "error", "target pass: no memory")]
 
-    monkeypatch.setattr(decode, "stream", stream)
+    steps = []
+    monkeypatch.setattr(decode.Session, "step", step)
     streamer = Noting()
     with pytest.raises(RuntimeError, match="speculative: row 0 ended in an error: target pass: no memory"):
         run(model, stream_to=streamer)

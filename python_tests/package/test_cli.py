@@ -234,6 +234,67 @@ def test_generate_with_penalties_biases_and_a_minimum(generate, pair):
     assert lengths == [1, 2, 8]
 
 
+@pytest.fixture(scope="module")
+def spelled(tmp_path_factory):
+    """Return a pair whose tokenizer reads any text."""
+    root = tmp_path_factory.mktemp("spelled")
+    return tuple(tiny.byte_level_folder(root / name, i) for i, name in enumerate(("target", "draft")))
+
+
+def test_generate_with_a_grammar(generate, spelled, tmp_path):
+    """The text matches, with drafts as without, and the end token is allowed where it may end."""
+    pytest.importorskip("llguidance", reason="not installed: llguidance")
+    schema, regex = tmp_path / "schema.json", tmp_path / "regex.txt"
+    schema.write_text('{"type": "object", "properties": {"a": {"enum": ["x", "y"]}, "b": {"type": "boolean"}},'
+                      '"required": ["a", "b"], "additionalProperties": false}')  # fmt: skip
+    regex.write_text("[a-f]{2,4}(yes|no)\n")
+    for file, matches in (
+        (schema, lambda text: json.loads(text)["a"] in "xy" and json.loads(text).keys() == {"a", "b"}),
+        (regex, lambda text: re.fullmatch("[a-f]{2,4}(yes|no)", text)),
+    ):
+        texts = {
+            generate(spelled, "--grammar", file, "--max-new-tokens", 40, *more).stdout
+            for more in (["--plain"], ["--gamma", 3], ["--method", "kseq"], ["--method", "target_only"])
+        }
+        [text] = texts
+        assert matches(text.split("def f(x): def f")[1].strip()), text
+
+
+def test_generate_with_a_grammar_that_is_wrong(generate, spelled, tmp_path):
+    pytest.importorskip("llguidance", reason="not installed: llguidance")
+    for name, text, says in (
+        ("a.json", "{", "the JSON schema must be JSON: "),
+        ("a.json", '{"type": "x"}', "the JSON schema must be one that llguidance takes: Invalid type: x"),
+        ("a.txt", "(a", "the regular expression must be one that llguidance takes: "),
+    ):
+        (tmp_path / name).write_text(text)
+        result = generate(spelled, "--grammar", tmp_path / name)
+        assert result.exit_code == 2 and result.stdout == ""
+        assert result.stderr.startswith(f"error: Grammar: {says}") and result.stderr.count("\n") == 1, result.stderr
+
+
+def test_generate_a_grammar_needs_llguidance(generate, spelled, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    (tmp_path / "a.txt").write_text("a")
+    result = generate(spelled, "--grammar", tmp_path / "a.txt")
+    assert result.exit_code == 2 and result.output.startswith(
+        "error: --grammar needs llguidance, which the plain install "
+    )
+    assert result.output.strip().endswith('-e ".[decode,grammar]"')
+
+
+def test_generate_without_bad_words(generate, pair):
+    """A text of one token and one of several: neither is in the output, and drafts change nothing."""
+    prompt = "def f(x): def f"
+    free = generate(pair, "--plain").stdout.split(prompt)[1].strip("\n")
+    bad = [free[3], free[0:2], free[8:11]]
+    options = [x for word in bad for x in ("--bad-word", word)]
+    texts = {generate(pair, *options, *more).stdout for more in (["--plain"], ["--gamma", 3], ["--method", "kseq"])}
+    [text] = texts
+    text = text.split(prompt)[1]
+    assert not any(word in text for word in bad) and len(text.strip("\n")) == 24
+
+
 def test_generate_a_batch_stops_at_a_string(generate, pair):
     target, draft = pair
     text = generate(pair, "--plain").stdout.split("def f(x): def f")[1]

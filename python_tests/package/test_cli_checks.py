@@ -62,6 +62,8 @@ BAD = {
         *((value, "must be ID=VALUE") for value in ("x=1", "5=", "-1=1", "5=inf", "5=nan", "5=1e39", "1.5=2", "")),
     ],
     "--min-tokens": [(-1, "must be an integer >= 0, got -1"), ("x", ""), (1.5, "")],
+    "--bad-word": [("", "must be a text of at least one character, got ''")],
+    "--grammar": [("missing.txt", "must be a file that can be read, got missing.txt: No such file or directory")],
     "--seed": [("a", "must be an integer, got a"), (1.5, "must be an integer, got 1.5"), ("", "got ''")],
 }
 MODEL = ["--draft", "a-model"]
@@ -101,6 +103,13 @@ TOGETHER = [
     ([*MODEL, "--beams", 2, "--presence-penalty", 1], "--beams needs --presence-penalty 0, got --presence-penalty 1"),
     ([*MODEL, "--beams", 2, "--min-tokens", 3], "--beams needs --min-tokens 0, got --min-tokens 3"),
     ([*MODEL, "--beams", 2, "--logit-bias", "5=-inf"], "--beams takes no bias, got --logit-bias 5=-inf"),
+    ([*MODEL, "--beams", 2, "--bad-word", "no"], "--beams takes no bad words, got --bad-word no"),
+    (
+        [*MODEL, "--plain", "--rule", "chow", "--grammar", __file__],
+        "--plain --rule chow takes no --grammar, got a regular",
+    ),
+    (["--rule", "synthetic", "--bad-word", "no"], "typical, relaxed, thresholds with --bad-word no, got synthetic"),
+    (["--rule", "synthetic", "--grammar", __file__], "typical, relaxed, thresholds with --grammar, got synthetic"),
     (["--min-tokens", 9, "--max-new-tokens", 8], "--min-tokens must be <= --max-new-tokens 8, got 9"),
     (["--logit-bias=5=1", "--logit-bias=5=2"], "--logit-bias must be given once for each id, got 5 2 times"),
     (

@@ -28,7 +28,8 @@ def loop(folder):
 
     from specdec_kernels import decode
 
-    pair = decode.load_pair(*(tiny.folder(folder / name, 0) for name in ("large", "small")))
+    pytest.importorskip("llguidance", reason="not installed: llguidance")
+    pair = decode.load_pair(*(tiny.byte_level_folder(folder / name, 0) for name in ("large", "small")))
     drafter = decode.ModelDrafter(pair.draft)
     return dict(decode=decode, pair=pair, drafter=drafter, prompt=[4, 5, 6], requests=[decode.Request([4, 5, 6])])
 

@@ -15,6 +15,10 @@ def seen(z, request, output):
         z[v] += F(value)
     for v in request.eos if len(output) < request.min_tokens else ():
         z[v] = -np.inf
+    for word in request.bad_words:
+        before = list(word[:-1])
+        if len(before) <= len(output) and output[len(output) - len(before) :] == before:
+            z[word[-1]] = -np.inf
     for v in range(len(z)):
         count = output.count(v)
         if v in request.prompt or count:
@@ -28,8 +32,12 @@ def seen(z, request, output):
 
 
 @torch.inference_mode()
+def raw(model, request, output):
+    return model(torch.tensor([request.prompt + output])).logits[0, -1].float().numpy()
+
+
 def row(model, request, output):
-    return seen(model(torch.tensor([request.prompt + output])).logits[0, -1].float().numpy(), request, output)
+    return seen(raw(model, request, output), request, output)
 
 
 def greedy(model, request):

@@ -142,6 +142,19 @@ def folder(path, seed, words=WORDS):
     return str(path)
 
 
+def byte_level_folder(path, seed):
+    """Write a model and a byte-level tokenizer, which reads any text, in transformers' format."""
+    from support.tokenizers import MAKE, SPECIAL
+    from tokenizers import pre_tokenizers
+
+    tokenizer = MAKE["byte_level"]()
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens({"eos_token": SPECIAL[0]})
+    tokenizer.save_pretrained(path)
+    llama(seed, vocab=len(tokenizer)).save_pretrained(path)
+    return str(path)
+
+
 def layer_draft(hf, seed=0, layers=(1, 1)):
     """Return a draft of some of the target's layers, whose states weigh as much as the embeddings. It is near the
     target, and its rows show which states it was given."""

@@ -54,8 +54,9 @@ def _with_extra(command, args):
         return importlib.import_module(f"specdec_kernels.cli.{command}").run(args) or 0
     except ModuleNotFoundError as error:
         package = str(error.name).split(".")[0]
-        why = 'which the plain install leaves out: in the source tree, pip install --no-build-isolation -e ".[decode]"'
-        print(f"error: {command} needs {package}, {why}", file=sys.stderr)
+        extra, what = ("decode,grammar", "--grammar") if package == "llguidance" else ("decode", command)
+        how = f'in the source tree, pip install --no-build-isolation -e ".[{extra}]"'
+        print(f"error: {what} needs {package}, which the plain install leaves out: {how}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         raise

@@ -67,6 +67,10 @@ def _no_views(args, with_: str) -> None:
             raise ValueError(f"{with_} needs {flag} {off:g}, got {flag} {value:g}")
     for token, value in args.logit_bias:
         raise ValueError(f"{with_} takes no bias, got --logit-bias {token}={value:g}")
+    for word in args.bad_word:
+        raise ValueError(f"{with_} takes no bad words, got --bad-word {word}")
+    if args.grammar:
+        raise ValueError(f"{with_} takes no --grammar, got a {args.grammar[0]}")
 
 
 def _check_forbidden(args) -> None:
@@ -79,6 +83,7 @@ def _check_forbidden(args) -> None:
             raise ValueError(f"--logit-bias must be given once for each id, got {token} {ids.count(token)} times")
     forbids = [f"--logit-bias {token}={value:g}" for token, value in args.logit_bias if value == -INF]
     forbids += [f"--min-tokens {args.min_tokens}"] * bool(args.min_tokens)
+    forbids += [f"--bad-word {word}" for word in args.bad_word] + ["--grammar"] * bool(args.grammar)
     if args.rule == "synthetic" and forbids:
         raise ValueError(f"--rule must be one of {', '.join(REJECT_FORBIDDEN)} with {forbids[0]}, got synthetic")
 

@@ -57,7 +57,7 @@ def _load(args, says):
 
 def _print_texts(console, says, pair, args, prompts) -> int:
     output, status = decode.Output(), 0
-    todo, drafter = plan.requests(args, prompts, pair.eos), plan.drafter(args, pair.draft)
+    todo, drafter = plan.requests(args, prompts, pair.eos, pair.tokenizer), plan.drafter(args, pair.draft)
     events = decode.stream(
         pair.target, todo, drafter, verify=plan.verify(args), tokenizer=pair.tokenizer, output=output
     )
@@ -81,7 +81,7 @@ def _say_error(says, what, result) -> None:
 
 
 def _print_beams(console, says, pair, args, prompts) -> int:
-    todo, drafter = plan.requests(args, prompts, pair.eos), plan.beam_drafter(args, pair.draft)
+    todo, drafter = plan.requests(args, prompts, pair.eos, pair.tokenizer), plan.beam_drafter(args, pair.draft)
     output, status = decode.beam_search(pair.target, todo, args.beams, drafter), 0
     for prompt, found in zip(args.prompt, output.results):
         console.print(prompt, style="dim", markup=False, highlight=False, soft_wrap=True)

@@ -107,6 +107,10 @@ def _views(option):
     option("--logit-bias", default=[], help=bias, **kind)
     early = "no end token before so many tokens; a stop string may end the text"
     option("--min-tokens", type=values.integer(0, "an integer >= 0"), default=0, help=early, metavar="N")
+    bad = "a text that the output must not hold, with or without a space before it; may be repeated"
+    option("--bad-word", default=[], help=bad, action="append", type=values.text, metavar="TEXT")
+    grammar = "a file with a JSON schema (.json) or a regular expression, which the output must match"
+    option("--grammar", type=values.grammar, help=grammar, metavar="FILE")
 
 
 _EXAMPLES = """examples:

@@ -8,6 +8,7 @@ import torch
 
 from specdec_kernels import decode
 from specdec_kernels.cli.checks import drafts_tree
+from specdec_kernels.decode.grammar import check_grammar
 from specdec_kernels.decode.limits import check_method, check_rule
 from specdec_kernels.decode.sequence import Sequence
 from specdec_kernels.registry import PENALTIES, SAMPLING
@@ -15,12 +16,38 @@ from specdec_kernels.registry import PENALTIES, SAMPLING
 __all__ = ["beam_drafter", "drafter", "rehearse", "requests", "verify"]
 
 
-def requests(args, prompts: list[list[int]], eos: tuple[int, ...]) -> list[decode.Request]:
-    """Return one request for each prompt, a list of ids."""
+def requests(args, prompts: list[list[int]], eos: tuple[int, ...], tokenizer=None) -> list[decode.Request]:
+    """Return one request for each prompt, a list of ids. Without a tokenizer their words and grammars stand for any."""
     sampling_params = {name: getattr(args, name) for name in (*SAMPLING, *PENALTIES)}
     same = dict(max_new_tokens=args.max_new_tokens, eos=eos, stop=tuple(args.stop), rule=args.rule)
     same |= dict(alpha=args.alpha, logit_bias=dict(args.logit_bias), min_tokens=args.min_tokens, **sampling_params)
-    return [decode.Request(prompt, seed=args.seed + i, **same) for i, prompt in enumerate(prompts)]
+    same["bad_words"] = tuple(ids for word in args.bad_word for ids in _spellings(tokenizer, word))
+    grammar = None
+    if args.grammar and tokenizer is not None:
+        kind, source = args.grammar
+        grammar = decode.Grammar(kind, source, tokenizer, eos)
+    elif args.grammar:
+        check_grammar(*args.grammar)
+        same["allowed"] = _anything
+    return [
+        decode.Request(prompt, seed=args.seed + i, **same | ({"allowed": grammar.matcher()} if grammar else {}))
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+def _anything(text: list[int]) -> None:
+    """Stand in for a grammar."""
+
+
+def _spellings(tokenizer, word: str) -> list[list[int]]:
+    """Return the ids of a bad word at the beginning of a text and after a space, as vLLM does."""
+    if tokenizer is None:
+        return [[0, 0]]
+    first, spaced = (tokenizer.encode(space + word.lstrip(), add_special_tokens=False) for space in ("", " "))
+    if not first:
+        raise ValueError(f"--bad-word must have at least one token, got {word!r}")
+    one_more = spaced and spaced[0] != first[0] and len(spaced) == len(first)
+    return [first, spaced] if one_more else [first]
 
 
 def verify(args) -> str:

@@ -13,6 +13,7 @@ __all__ = [
     "alpha",
     "device",
     "gamma",
+    "grammar",
     "integer",
     "logit_bias",
     "number",
@@ -125,6 +126,11 @@ def _of_line(name: str, i: int, line: str) -> str:
     if not isinstance(found, str) or not found:
         raise _wrong('a file whose lines are strings or {"prompt": ...}', f"{name} with line {i}: {line:.40}")
     return found
+
+
+def grammar(given: str) -> tuple[str, str]:
+    """Return the kind and the text of the grammar in a file: a JSON schema (.json) or a regular expression."""
+    return "JSON schema" if given.endswith(".json") else "regular expression", text(_read(given))
 
 
 def gamma(given: str) -> int | str:

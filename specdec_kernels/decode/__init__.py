@@ -19,6 +19,7 @@ from .drafters.prompt_lookup import PromptLookupDrafter
 from .drafters.token_cascade import TokenCascade
 from .drafters.tree_drafter import TREE_METHODS, TreeDrafter
 from .drafters.tree_shape import TreeShape
+from .grammar import Grammar
 from .loop import generate, stream
 from .models.adapters import HFModel, Model, adapt
 from .models.graphed import Graphed
@@ -29,7 +30,7 @@ from .models.vocabulary import MatchedModel
 from .outcome import Outcome
 from .proposal import Draft, Drafter, Proposal, TreeDraft
 from .request import Request
-from .result import Event, Output, Result, Stats
+from .result import Event, Logprobs, Output, Result, Stats
 from .session import Session
 
 __all__ = [
@@ -41,10 +42,12 @@ __all__ = [
     "Draft",
     "Drafter",
     "Event",
+    "Grammar",
     "Graphed",
     "HFModel",
     "HierarchicalDrafter",
     "LeanLlama",
+    "Logprobs",
     "LookupThenModel",
     "MatchedModel",
     "Model",

@@ -159,7 +159,7 @@ def beam_search(target, requests: list[Request], beams: int = 4, drafter: BeamPr
 
 
 def _check(target, index: int, request: Request) -> None:
-    for name, wanted in (("temperature", 0.0), ("rule", "exact"), ("stop", ())):
+    for name, wanted in (("temperature", 0.0), ("rule", "exact"), ("stop", ()), ("logprobs", None)):
         value = getattr(request, name)
         if value != wanted:
             raise ValueError(f"beam_search: {name} must be {wanted!r}, request {index} has {value!r}")

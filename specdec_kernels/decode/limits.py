@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that the target, the slots, the drafter and the method can serve a request; errors name what does not fit."""
 
+from itertools import chain
+
 from ..ops import _check
 from ..registry import CHAIN_METHODS, REJECT_FORBIDDEN
 from .parts import parts_of
@@ -17,10 +19,15 @@ def check_size(target, capacity: int, s: Sequence) -> None:
         raise ValueError(
             f"generate: prompt ids must lie in [0, V={target.vocab_size}), request {s.index} has {largest}"
         )
-    outside = [token for token in s.request.logit_bias or () if token >= target.vocab_size]
-    if outside:
-        wanted = f"logit_bias ids must lie in [0, V={target.vocab_size})"
-        raise ValueError(f"generate: {wanted}, request {s.index} has {outside[0]}")
+    given = {"logit_bias": s.request.logit_bias or (), "bad_words": chain(*s.request.bad_words)}
+    for name, ids in given.items():
+        for token in ids:
+            if token >= target.vocab_size:
+                wanted = f"{name} ids must lie in [0, V={target.vocab_size})"
+                raise ValueError(f"generate: {wanted}, request {s.index} has {token}")
+    if (s.request.logprobs or 0) > target.vocab_size:
+        wanted = f"logprobs must be at most V={target.vocab_size}"
+        raise ValueError(f"generate: {wanted}, request {s.index} has {s.request.logprobs}")
     note = getattr(target, "position_note", "")
     for positions, whose, why in ((target.max_positions, "the model's", note), (capacity, "a slot's", "")):
         if needs > positions:

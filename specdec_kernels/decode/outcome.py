@@ -9,6 +9,8 @@ from .transfers import Readback
 
 __all__ = ["Outcome"]
 
+_INVALID = "step: the target's row for the next token must be a distribution, got NaN, +inf or nothing finite"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -25,6 +27,11 @@ class Outcome:
     # True if the target's row after the accepted drafts was invalid, so no token follows them. Invalid rows of the
     # draft do not count: their drafts are rejected, and a token is drawn from the target's row.
     invalid: list[bool] = field(default_factory=list)
+
+    @property
+    def errors(self) -> list[str | None]:
+        """Why no token follows those of each request, as Sequence.extend takes it."""
+        return [_INVALID if invalid else None for invalid in self.invalid]
 
     def counts(self, i: int, emitted: int) -> tuple[int, int, int, int]:
         """Return drafted, tested, accepted and status of request i, of which the text took over `emitted` tokens.

@@ -56,6 +56,11 @@ class Proposal(Protocol):
         """
         return None
 
+    def emitting(self, verified) -> torch.Tensor:
+        """Return the positions [n, E] of the rows that the emitted tokens were drawn from. Pads may hold anything."""
+        n, E = verified.tokens.shape
+        return torch.arange(E, device=verified.tokens.device).expand(n, E)
+
     def tested(self, verified) -> torch.Tensor:
         """Return [n] levels that verification tested: the accepted ones and the first rejected one."""
         return torch.minimum(verified.num_accepted + 1, (self.tokens >= 0).sum(1))
@@ -119,6 +124,10 @@ class TreeDraft(Proposal):
     def commit_kv(self, cache, start, verified, slot):
         """Move the nodes of the accepted path together."""
         cache.compact(start, verified.path, slot)
+
+    def emitting(self, verified):
+        """Return the nodes of the accepted path."""
+        return verified.path.long()
 
     def tested(self, verified):
         """Return [n] levels with drafts that were tested: the accepted ones, and one in which none was accepted."""

@@ -13,7 +13,7 @@ from .request_checks import CHECKS
 
 __all__ = ["Request"]
 
-_VIEWS = (*PENALTIES, "logit_bias", "min_tokens", "allowed")
+_VIEWS = (*PENALTIES, "logit_bias", "min_tokens", "bad_words", "allowed")
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Request:
 
     Penalties are off at repetition 1, frequency 0, presence 0; sk.Penalties has their definitions. They count the
     output so far, and repetition also the prompt. Draft tokens are verified under the penalties of their positions, so
-    the output is that of plain decoding with the same penalties. The same holds for logit_bias, min_tokens and allowed.
+    the output is that of plain decoding with the same penalties. The same holds for logit_bias, min_tokens, bad_words
+    and allowed.
 
     Every field is checked when a request is made and again when it is submitted. Numbers may be numpy's or torch's.
 
@@ -51,9 +52,17 @@ class Request:
     presence_penalty: float = 0.0
     logit_bias: dict[int, float] | None = None  # {id: number that is added to its logits}; -inf forbids the id
     min_tokens: int = 0  # ids of `eos` are forbidden before that many tokens; a stop string may still end the request
+    # Sequences of ids. The last id of each is forbidden where the output ends in the others; the prompt does not count,
+    # as in vLLM. A sequence of one id is forbidden everywhere.
+    bad_words: tuple[tuple[int, ...], ...] = ()
     # Returns which ids may follow the output so far, a list of ids: int32 words as sk.Allowed takes them, or None for
     # all. It is asked for each position of a draft, with the draft tokens before it, as long as it allows them.
     allowed: Callable[[list[int]], Any] | None = None
+    # Reports the logprob and the rank of each token, and the `logprobs` most likely ids in its place; None: nothing.
+    logprobs: int | None = None
+    # Where they are read: "raw" is the model's own distribution; "processed" is the one that the token is drawn from,
+    # with temperature, filters, penalties, biases and masks.
+    logprobs_mode: str = "raw"
 
     def __post_init__(self):
         for field in fields(self):
@@ -76,4 +85,6 @@ class Request:
             return "allowed"
         if self.logit_bias is not None and -INF in self.logit_bias.values():
             return "logit_bias"
+        if self.bad_words:
+            return "bad_words"
         return "min_tokens" if self.min_tokens and self.eos else None

@@ -8,8 +8,9 @@ from ..ops import _check
 from ..registry import FLT_MAX, INF, PENALTIES, RULES, SAMPLING
 from ..seeds import signed
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "LOGPROBS_MODES"]
 
+LOGPROBS_MODES = "raw", "processed"
 _RANGES = SAMPLING | PENALTIES
 
 
@@ -148,6 +149,29 @@ def _bias(name: str, x: Any) -> dict[int, float] | None:
     return found or None
 
 
+def _words(name: str, x: Any) -> tuple[tuple[int, ...], ...]:
+    """Return sequences of ids, each once."""
+    wanted = "a tuple of sequences of token ids"
+    words = []
+    for i, given in enumerate(_items(name, wanted, x)):
+        word = tuple(_ids(name, given, wanted))
+        if not word:
+            _fail(ValueError, name, f"{wanted}, none of them empty", f"{_check.shown(given)} at index {i}")
+        words.append(word)
+    return tuple(dict.fromkeys(words))
+
+
+def _reported(name: str, x: Any) -> int | None:
+    return None if x is None else _at_least_0(name, x)
+
+
+def _mode(name: str, x: Any) -> str:
+    if not isinstance(x, str) or x not in LOGPROBS_MODES:
+        kind = ValueError if isinstance(x, str) else TypeError
+        _fail(kind, name, " or ".join(map(repr, LOGPROBS_MODES)), _check.shown(x))
+    return str(x)
+
+
 def _seed(name: str, x: Any) -> int:
     return signed(_integer(name, x))
 
@@ -188,5 +212,8 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {  # for every field of a Request
     "alpha": _alpha,
     "logit_bias": _bias,
     "min_tokens": _at_least_0,
+    "bad_words": _words,
     "allowed": _allowed,
+    "logprobs": _reported,
+    "logprobs_mode": _mode,
 }

@@ -4,10 +4,19 @@
 import logging
 from collections import Counter
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
-__all__ = ["Event", "Output", "Result", "Stats", "reason"]
+__all__ = ["Event", "Logprobs", "Output", "Result", "Stats", "reason"]
 
 _log = logging.getLogger(__name__)
+
+
+class Logprobs(NamedTuple):
+    """What `Request.logprobs` reports of one token."""
+
+    logprob: float  # the token's
+    rank: int  # the number of ids whose logit is at least the token's, itself included: 1 is the best
+    top: tuple[tuple[int, float], ...]  # the most likely ids in its place with their logprobs, best first
 
 
 @dataclass(frozen=True)
@@ -15,7 +24,7 @@ class Event:
     """New tokens of one request in one step.
 
     `text` is "" without a tokenizer. `finished` is None, "eos", "length", "stop", "cancelled" or "error"; then `error`
-    has the reason.
+    has the reason. `drafted` and `logprobs` have an entry for each token.
     """
 
     index: int  # index of the request: in the list given to the loop, or as returned by Session.submit
@@ -23,6 +32,8 @@ class Event:
     text: str = ""
     finished: str | None = None
     error: str | None = None
+    drafted: list[bool] = field(default_factory=list)  # whether it is an accepted draft token
+    logprobs: list[Logprobs] | None = None  # None: the request wants none
 
 
 @dataclass
@@ -107,12 +118,17 @@ def reason(place: str, failure: Exception) -> str:
 
 @dataclass
 class Result:
-    """The continuation of one request. After an error it has the tokens before the error."""
+    """The continuation of one request. After an error it has the tokens before the error.
+
+    `finished`, `error`, `drafted` and `logprobs` are as in Event.
+    """
 
     tokens: list[int] = field(default_factory=list)
     text: str = ""
-    finished: str | None = None  # as in Event
+    finished: str | None = None
     error: str | None = None
+    drafted: list[bool] = field(default_factory=list)
+    logprobs: list[Logprobs] | None = None
     stats: Stats = field(default_factory=Stats)
 
 

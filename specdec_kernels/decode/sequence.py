@@ -2,13 +2,16 @@
 """Requests that are being decoded: a single one (Sequence), and those of a step with the ops' arguments (Batch)."""
 
 import logging
+from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 
 from ..registry import RULES
 from .request import Request
-from .result import Event, Result, reason
+from .request_checks import LOGPROBS_MODES
+from .result import Event, Logprobs, Result, reason
 from .text import TextStream
 from .transfers import CPU, Readback, upload
 from .views import History, Views
@@ -27,7 +30,8 @@ class Sequence:
     def __init__(self, index: int, request: Request, tokenizer=None):
         if request.stop and tokenizer is None:
             raise ValueError(f"generate: stop strings need a tokenizer (request {index})")
-        self.index, self.request, self.result = index, request, Result()
+        self.index, self.request = index, request
+        self.result = Result(logprobs=None if request.logprobs is None else [])
         self.tokens = list(request.prompt)
         self.stream = None if tokenizer is None else TextStream(tokenizer, request.stop)
 
@@ -45,8 +49,13 @@ class Sequence:
         """Number of tokens that cannot be rejected any more: all of them."""
         return len(self.tokens)
 
-    def extend(self, tokens: list[int], error: str | None = None) -> Event:
-        """Append the tokens of a step, up to the first that ends the request. error: why no token follows them."""
+    def extend(
+        self, tokens: list[int], error: str | None = None, accepted: int = 0, logprobs: list[Logprobs] | None = None
+    ) -> Event:
+        """Append the tokens of a step, up to the first that ends the request.
+
+        error: why no token follows them. accepted: how many of them are draft tokens, the first ones.
+        """
         taken, text, finished = [], "", None
         for token in tokens[: self.remaining]:
             taken.append(token)
@@ -61,14 +70,20 @@ class Sequence:
             if stopped or token in self.request.eos:
                 finished = "stop" if stopped else "eos"
                 break
+        drafted = [i < accepted for i in range(len(taken))]
         self.tokens += taken
         self.result.tokens += taken
+        self.result.drafted += drafted
+        if logprobs is not None:
+            logprobs = logprobs[: len(taken)]
+            self.result.logprobs = [*(self.result.logprobs or ()), *logprobs]
         self.result.stats.new_tokens += len(taken)
         if finished is None and self.remaining == 0:
             finished = "length"
         elif finished is None and error is not None:
             finished = "error"
-        return self._event(taken, text, finished, error if finished == "error" else None)
+        event = self._event(taken, text, finished, error if finished == "error" else None)
+        return replace(event, drafted=drafted, logprobs=logprobs)
 
     def cancel(self) -> Event:
         """End the request with the tokens it has."""
@@ -90,6 +105,15 @@ class Sequence:
         self.result.text += text
         self.result.finished, self.result.error = finished, error
         return Event(self.index, taken, text, finished, error)
+
+
+class Reporting(NamedTuple):
+    """The requests of a batch that want logprobs of one kind."""
+
+    raw: bool  # of the model's own distribution
+    members: list[int]  # their places in the batch
+    at: torch.Tensor  # the same, on the device
+    batch: "Batch"  # they alone; it shares the read-back
 
 
 class Batch(list):
@@ -181,6 +205,20 @@ class Batch(list):
         alpha = [_alpha_of(RULES[r.rule].parameters, r.alpha) for r in requests]
         codes = upload([RULES[r.rule].code for r in requests], self.device)
         return dict(rule=codes, alpha=upload(alpha, self.device, torch.float32))
+
+    @cached_property
+    def reporting(self) -> list[Reporting]:
+        """The requests that want logprobs, by `logprobs_mode`."""
+        found = []
+        for mode in LOGPROBS_MODES:
+            members = [
+                i for i, s in enumerate(self) if s.request.logprobs is not None and s.request.logprobs_mode == mode
+            ]
+            if members:
+                part = self if len(members) == len(self) else self.of(self[i] for i in members)
+                part.readback = self.readback
+                found.append(Reporting(mode == "raw", members, upload(members, self.device), part))
+        return found
 
     @cached_property
     def wants_end_row(self) -> bool:

@@ -12,6 +12,7 @@ import torch
 from .interfaces import check_count, check_drafter, check_request, check_target, check_tokenizer
 from .isolation import each_alone, over_ranks_error, together
 from .limits import check_device, check_method, check_passes, check_rule, check_size
+from .logprobs import StepLogprobs
 from .models.prompt import PREFILL_CHUNK, read_tokens, set_prefill_chunk
 from .outcome import Outcome
 from .proposal import Draft, Drafter
@@ -25,7 +26,6 @@ from .transfers import is_free, upload
 __all__ = ["NoDrafter", "Session"]
 
 _log = logging.getLogger(__name__)
-_INVALID = "step: the target's row for the next token must be a distribution, got NaN, +inf or nothing finite"
 
 
 class NoDrafter(Drafter):
@@ -228,12 +228,13 @@ class Session:
 
         verified = proposal.verify(logits, batch, self.verify, row)
         proposal.commit_kv(cache, start, verified, slot)
+        logprobs = StepLogprobs(proposal, verified, logits, batch, row)
         times.mark()
         outcome = Outcome.read(proposal, verified, batch.readback, times)
         drafter.observe(outcome)
         parts = times.seconds()
-        errors = [_INVALID if invalid else None for invalid in outcome.invalid]
-        events = [s.extend(tokens, error) for s, tokens, error in zip(batch, outcome.emitted, errors)]
+        taken = zip(outcome.emitted, outcome.errors, outcome.accepted, logprobs.read([*map(len, outcome.emitted)]))
+        events = [s.extend(*each) for s, each in zip(batch, taken)]
         counts = [(*outcome.counts(i, len(event.tokens)), needed[i]) for i, event in enumerate(events)]
         _count(batch, self.stats, counts, events, parts, perf_counter() - times.began)
         return events

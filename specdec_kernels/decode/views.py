@@ -13,10 +13,13 @@ import torch
 import specdec_kernels as sk
 
 from ..registry import NO_PENALTIES
+from .bad_words import BadWords
 from .masks import Masks, Path
 from .transfers import send, upload, upload_rows
 
 __all__ = ["History", "Views"]
+
+_Windows = Callable[[BadWords], torch.Tensor]
 
 
 class History:
@@ -42,7 +45,9 @@ class History:
 
 
 class Views:
-    """The penalties, biases and masks of a batch's requests. A bias holds `logit_bias`, and `min_tokens` by position.
+    """The penalties, biases and masks of a batch's requests.
+
+    A bias holds `logit_bias` and, by position, `min_tokens` and `bad_words`.
 
     The methods return fields of sk.Rows. The dict is empty if no request changes its rows.
     """
@@ -52,6 +57,7 @@ class Views:
         self._penalised = [not NO_PENALTIES.keys().isdisjoint(s.request.views) for s in batch]
         self._amounts = [batch.gather(name, off) for name, off in NO_PENALTIES.items()]
         self._masks = Masks(batch) if any(s.request.allowed for s in batch) else None
+        self._words = BadWords(batch) if any(len(word) > 1 for s in batch for word in s.request.bad_words) else None
         self._made: list[int] = []  # the sequences' lengths when _history was uploaded
         self._history: tuple[torch.Tensor, ...] = ()
 
@@ -75,11 +81,21 @@ class Views:
         def paths():
             return [[tuple(row[:i]) for i in range(G + 1)] for row in self._read(tokens)[0]]
 
-        return self._fields(lambda: torch.arange(G + 1, device=tokens.device).expand(n, -1), paths)
+        depth = lambda: torch.arange(G + 1, device=tokens.device).expand(n, -1)
+        return self._fields(depth, paths, lambda words: words.along_chain(tokens))
+
+    def along_chain(self, tokens: torch.Tensor) -> dict:
+        """Return the fields of rows [n (G + 1), V], after each part of chains [n, G]; -1 ends a chain."""
+        if not self:
+            return {}
+        n, G = tokens.shape
+        before = torch.ones(G + 1, G, dtype=torch.bool, device=tokens.device).tril(-1)
+        return _by_row(self.chain(tokens), tokens[:, None].expand(n, G + 1, G).masked_fill(~before, -1))
 
     def tree(self, parents: torch.Tensor, tokens: torch.Tensor) -> dict:
         """Return the fields of a side of verify_tree. parents, tokens [n, N]: as it takes them."""
-        return self._fields(lambda: sk.tree_mask(parents).depth, lambda: [*map(_paths, *self._read(parents, tokens))])
+        paths = lambda: [*map(_paths, *self._read(parents, tokens))]
+        return self._fields(lambda: sk.tree_mask(parents).depth, paths, lambda words: words.in_tree(parents, tokens))
 
     def after_chain(self, drawn: list[torch.Tensor]) -> dict:
         """Return the fields of rows [n, V], each after the drafts of its request. drawn: [n, 1] of each position."""
@@ -107,22 +123,18 @@ class Views:
             rows = self._read(drafted.flatten(1))[0]
             return [[tuple(row[i * drafts : (i + 1) * drafts]) for i in range(W)] for row in rows]
 
-        fields = self._fields(lambda: torch.full((n, W), drafts, dtype=torch.int64, device=drafted.device), paths)
-        for name in fields.keys() & {"bias", "allowed"}:
-            fields[name] = fields[name]._replace(row=fields[name].row.flatten())
-        if "penalties" in fields:
-            given = fields["penalties"]
-            amounts = {name: None if x is None else x.repeat_interleave(W) for name, x in zip(given._fields, given[:3])}
-            row = torch.arange(n, device=drafted.device).repeat_interleave(W)
-            fields["penalties"] = given._replace(**amounts, row=row, drafted=drafted.flatten(0, 1))
-        return fields
+        depth = lambda: torch.full((n, W), drafts, dtype=torch.int64, device=drafted.device)
+        return _by_row(self._fields(depth, paths, lambda words: words.after(drafted)), drafted)
 
-    def _fields(self, depth: Callable[[], torch.Tensor], paths: Callable[[], list]) -> dict:
-        """Return the views of positions [n, P]. depth, paths: return how many drafts are before each, and which."""
+    def _fields(self, depth: Callable[[], torch.Tensor], paths: Callable[[], list], windows: _Windows) -> dict:
+        """Return the views of positions [n, P].
+
+        depth, paths: return how many drafts are before each, and which. windows: returns the windows of bad words.
+        """
         if not self:
             return {}
         allowed = None if self._masks is None else self._masks.after(paths())
-        found = dict(penalties=self._penalties(), bias=self._bias(depth), allowed=allowed)
+        found = dict(penalties=self._penalties(), bias=self._bias(depth, windows), allowed=allowed)
         return {name: view for name, view in found.items() if view is not None}
 
     def _read(self, *tensors: torch.Tensor) -> list[list[list[int]]]:
@@ -152,16 +164,23 @@ class Views:
         flat = (torch.frombuffer(x, dtype=torch.int32).view(-1, H) for x in (ids, counts))
         return tuple(send(x, self._batch.device) for x in flat)
 
-    def _bias(self, depth: Callable[[], torch.Tensor]) -> sk.Bias | None:
+    def _bias(self, depth: Callable[[], torch.Tensor], windows: _Windows) -> sk.Bias | None:
         requests = [s.request for s in self._batch]
         emitted = [len(s.tokens) - len(s.request.prompt) for s in self._batch]
         early = [max(0, r.min_tokens - done) if r.eos else 0 for r, done in zip(requests, emitted)]
-        if not any(early) and not any(r.logit_bias for r in requests):
-            return None
         ids, values, number = self._biases
+        if not any(early) and not any(r.logit_bias or r.bad_words for r in requests):
+            return None
         late = depth() >= upload(early, self._batch.device)[:, None]
         first = 2 * torch.arange(len(requests), device=self._batch.device)[:, None]
-        return sk.Bias(ids, values, number[first + late])
+        row = number[first + late]
+        if self._words is None:
+            return sk.Bias(ids, values, row)
+        bad = self._words.forbidden(windows(self._words)).flatten(0, 1)
+        own = row.flatten().clamp(min=0)
+        ids = torch.cat([ids[own].masked_fill(row.flatten()[:, None] < 0, -1), bad], 1)
+        values = torch.cat([values[own], torch.full(bad.shape, -inf, dtype=values.dtype, device=values.device)], 1)
+        return sk.Bias(ids, values, torch.arange(len(ids), device=ids.device).view_as(row))
 
     @cached_property
     def _biases(self) -> tuple[torch.Tensor, ...]:
@@ -171,13 +190,26 @@ class Views:
         """
         lists: list[dict[int, float]] = []
         for s in self._batch:
-            always = s.request.logit_bias or {}
+            always = (s.request.logit_bias or {}) | {word[0]: -inf for word in s.request.bad_words if len(word) == 1}
             lists += [always | dict.fromkeys(s.request.eos, -inf), always]
         number = [i if entries else -1 for i, entries in enumerate(lists)]
         values = [[*entries.values()] for entries in lists]
         device, I = self._batch.device, max(map(len, lists))
         values = [row + [0.0] * (I - len(row)) for row in values]
         return upload_rows([[*x] for x in lists], device), upload(values, device, torch.float32), upload(number, device)
+
+
+def _by_row(fields: dict, drafted: torch.Tensor) -> dict:
+    """Return fields of positions [n, W] as those of rows [n W, V]. drafted [n, W, i]: the drafts before each."""
+    for name in fields.keys() & {"bias", "allowed"}:
+        fields[name] = fields[name]._replace(row=fields[name].row.flatten())
+    if "penalties" in fields:
+        n, W, _ = drafted.shape
+        given = fields["penalties"]
+        amounts = {name: None if x is None else x.repeat_interleave(W) for name, x in zip(given._fields, given[:3])}
+        row = torch.arange(n, device=drafted.device).repeat_interleave(W)
+        fields["penalties"] = given._replace(**amounts, row=row, drafted=drafted.flatten(0, 1))
+    return fields
 
 
 def _paths(parents: list[int], tokens: list[int]) -> list[Path]:

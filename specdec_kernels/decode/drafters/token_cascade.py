@@ -86,6 +86,11 @@ class TokenCascade(Drafter):
             )
         for s in sequences:
             check_no_views("TokenCascade", s.index, s.request)
+            if s.request.logprobs is not None:
+                why = "since most tokens have no row of the target"
+                raise ValueError(
+                    f"TokenCascade: logprobs must be None, {why}, request {s.index} has {s.request.logprobs}"
+                )
             if s.remaining > self.num_lookahead:
                 wanted = f"max_new_tokens must be <= longest={self.num_lookahead}"
                 raise ValueError(f"TokenCascade: {wanted}, request {s.index} has {s.remaining}")

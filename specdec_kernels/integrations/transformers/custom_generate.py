@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from specdec_kernels.integrations.transformers import arguments
+from specdec_kernels.integrations.transformers import arguments, processors
+from specdec_kernels.integrations.transformers.criteria import Criteria
 
 _OP = "speculative"
-_NO_CHANGE = ("LogitNormalization",)  # processors that do not change the distribution
 _CACHES = ("cache", "past_key_values")  # the cache's name in transformers from 5.24 on, and before that
 _PREPARED = {"attention_mask", "position_ids", *_CACHES, "use_cache", "logits_to_keep", "cache_position"}
 _TEXT_AT_0 = ("mm_token_type_ids",)  # each token's modality; 0 is text
@@ -47,6 +47,10 @@ def speculative(
     the model's rounding. The model may be on a GPU, with its drafter on the same device. Row b of a batch uses
     ``seed + b``, so its tokens do not depend on the others.
 
+    Repetition penalty, sequence bias, bad words, no_repeat_ngram_size, minimum lengths, suppressed and forced tokens
+    and prefix_allowed_tokens_fn are served: each draft is verified under those of its own position. StopStringCriteria
+    is asked after each token, max_time after each step.
+
     ``generate`` does not pass these arguments to a custom_generate: streamer, assistant_model, tokenizer and (with it)
     stop_strings. Use stream_to, drafter, stop and stop_tokenizer instead.
 
@@ -72,8 +76,8 @@ def speculative(
 
     Raises:
         TypeError, ValueError: raised before anything is decoded, naming what is not supported: beams and other modes,
-            other processors, criteria other than max_length and eos, scores and hidden states, images, a cache that is
-            not empty, models that the loop cannot serve.
+            other processors and criteria, a finite bias of several ids, scores and hidden states, images, a cache that
+            is not empty, models that the loop cannot serve.
         RuntimeError: a row ended in an error.
     """
     with _ending(stream_to):
@@ -81,15 +85,17 @@ def speculative(
         seed, max_batch = arguments.seed(_OP, seed), arguments.max_batch(_OP, max_batch)
         _refuse(model, generation_config, model_kwargs)
         options: dict[str, Any] = {"rule": rule, "alpha": alpha, "stop": tuple(stop)}
-        options |= _sampling(logits_processor, generation_config.do_sample)
-        longest, eos = _ends(stopping_criteria)
-        options |= {"max_new_tokens": longest - input_ids.size(1), "eos": eos}
-        requests = _requests(input_ids, model_kwargs, seed, options)
+        ends = Criteria(_OP, stopping_criteria)
+        options |= {"max_new_tokens": ends.max_length - input_ids.size(1), "eos": ends.eos}
+        target = _served(model) if target is None else target
+        given = logits_processor, generation_config.do_sample, input_ids, target.vocab_size, options
+        of_row = processors.parameters(_OP, *given, model_kwargs.get("attention_mask"))
+        requests = _requests(input_ids, model_kwargs, seed, options, of_row)
         if stream_to is not None:
             arguments.one_prompt(_OP, input_ids)
             stream_to.put(input_ids.cpu())
         loop = {"verify": verify, "max_batch": max_batch, "tokenizer": stop_tokenizer if stop else None}
-        tokens = _decode(model, target, drafter, requests, output, stream_to, loop)
+        tokens = _decode(target, drafter, requests, output, stream_to, loop, input_ids, ends)
     ids = _padded(input_ids, tokens, generation_config)
     if not generation_config.return_dict_in_generate:
         return ids
@@ -109,31 +115,49 @@ def _ending(stream_to):
             stream_to.end()
 
 
-def _requests(input_ids, model_kwargs, seed, options):
+def _served(model):
+    from specdec_kernels import decode
+
+    return decode.HFModel(model, pack=False)
+
+
+def _requests(input_ids, model_kwargs, seed, options, of_row):
     from specdec_kernels import decode
 
     mask, positions = (_host(model_kwargs.get(name)) for name in ("attention_mask", "position_ids"))
     prompts = _prompts(input_ids.cpu(), mask)
     _check_positions(positions, mask)
-    return [decode.Request(ids, seed=seed + b, **options) for b, ids in enumerate(prompts)]
+    return [decode.Request(ids, seed=seed + b, **options | of_row(b)) for b, ids in enumerate(prompts)]
 
 
-def _decode(model, target, drafter, requests, output, stream_to, loop) -> list[list[int]]:
+def _decode(target, drafter, requests, output, stream_to, loop, input_ids, ends) -> list[list[int]]:
     """Return the new tokens of each row; put those of each step to the streamer."""
     from specdec_kernels import decode
 
-    if isinstance(drafter, torch.nn.Module):
-        drafter = decode.ModelDrafter(decode.HFModel(drafter, pack=False))
-    target = decode.HFModel(model, pack=False) if target is None else target
-    output = decode.Output() if output is None else output
-    with closing(decode.stream(target, requests, drafter, output=output, **loop)) as events:
-        for event in events:
-            if event.finished == "error":
-                reason = getattr(event, "error", None)
-                raise RuntimeError(f"{_OP}: row {event.index} ended in an error: {reason}")
-            if stream_to is not None and event.tokens:
-                stream_to.put(torch.tensor(event.tokens, dtype=torch.int64, device="cpu"))
-    return [result.tokens for result in output.results]
+    drafter = decode.ModelDrafter(_served(drafter)) if isinstance(drafter, torch.nn.Module) else drafter
+    capacity = max(len(r.prompt) + r.max_new_tokens for r in requests)
+    most = min(loop.pop("max_batch") or len(requests), len(requests))
+    session = decode.Session(target, drafter, max_batch=most, capacity=capacity, **loop)
+    found: list[list[int]] = [[] for _ in requests]
+    try:
+        for request in requests:
+            session.submit(request)
+        if output is not None:
+            output.results[:], output.stats = session.results.values(), session.stats
+        while session.busy and not (any(found) and ends.over):
+            for event in session.step():
+                if event.finished == "error":
+                    raise RuntimeError(f"{_OP}: row {event.index} ended in an error: {event.error}")
+                own = found[event.index]
+                cut = ends.taken(input_ids[event.index], own, event.tokens)
+                if cut is not None and event.finished is None:
+                    session.cancel(event.index)
+                own += event.tokens[:cut]
+                if stream_to is not None and event.tokens:
+                    stream_to.put(torch.tensor(event.tokens[:cut], dtype=torch.int64, device="cpu"))
+    finally:
+        session.close()
+    return found
 
 
 def _is_asked(x) -> bool:
@@ -166,46 +190,6 @@ def _holds_tokens(cache) -> bool:
         return bool(cache.get_seq_length())
     except ValueError:  # raised if the first layer is of another kind
         return False
-
-
-def _sampling(processors, do_sample) -> dict[str, Any]:
-    """Return the sampling parameters of the processors that ``generate`` has prepared."""
-    wanted = {
-        "TemperatureLogitsWarper": "temperature",
-        "TopKLogitsWarper": "top_k",
-        "TopPLogitsWarper": "top_p",
-        "MinPLogitsWarper": "min_p",
-    }
-    found: dict[str, Any] = {"temperature": 1.0 if do_sample else 0.0}
-    for processor in processors:
-        kind = type(processor).__name__
-        if kind in _NO_CHANGE:
-            continue
-        name = wanted.get(kind)
-        if name is None:
-            raise ValueError(f"{_OP}: logits_processor must be temperature, top_k, top_p and min_p alone, got {kind}")
-        if name in ("top_p", "min_p") and getattr(processor, "min_tokens_to_keep", 1) > 1:
-            raise ValueError(f"{_OP}: min_tokens_to_keep must be 1, got {processor.min_tokens_to_keep} of {kind}")
-        if do_sample:
-            found[name] = getattr(processor, name)
-    return found
-
-
-def _ends(criteria) -> tuple[int, tuple[int, ...]]:
-    """Return max_length and the ids that end a request."""
-    longest: list[int] = []
-    eos: list[int] = []
-    for criterion in criteria:
-        kind = type(criterion).__name__
-        if kind == "MaxLengthCriteria":
-            longest.append(int(criterion.max_length))
-        elif kind == "EosTokenCriteria":
-            eos += torch.as_tensor(criterion.eos_token_id, device="cpu").flatten().tolist()
-        else:
-            raise ValueError(f"{_OP}: stopping_criteria must be max_length and eos alone, got {kind}")
-    if not longest:
-        raise ValueError(f"{_OP}: stopping_criteria must hold max_length, got none")
-    return min(longest), tuple(eos)
 
 
 def _host(x) -> torch.Tensor | None:
