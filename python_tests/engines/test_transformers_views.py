@@ -3,6 +3,7 @@
 plain generate, which runs the processors themselves."""
 
 import copy
+import itertools
 import math
 import time
 
@@ -14,10 +15,13 @@ from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 from transformers.generation import (
     LogitsProcessorList,
     MaxTimeCriteria,
+    MinNewTokensLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
     StoppingCriteriaList,
     StopStringCriteria,
+    SuppressTokensLogitsProcessor,
     TemperatureLogitsWarper,
 )
 
@@ -118,7 +122,7 @@ def qwen(seed, V, spread):
     return model, draft
 
 
-@pytest.mark.parametrize("kind", ["none", "chain", "tree"])
+@pytest.mark.parametrize("kind", ["chain", *(pytest.param(x, marks=pytest.mark.thorough) for x in ("none", "tree"))])
 def test_qwens_published_configuration(kind):
     """Greedy rows, where the penalty changes the text, and the distribution of sampled ones."""
     ids = torch.tensor([[2, 3, 4, 2, 3]])
@@ -167,6 +171,37 @@ def test_rows_of_one_prompt(pair):
             assert row[i] in odd_after_even(b // 3, row[:i])
 
 
+def fields(given, prompt=2, most=20, eos=(7,)):
+    """Return the fields of the request that these processors make."""
+    ids = torch.zeros(1, prompt, dtype=torch.int64)
+    ends = {"max_new_tokens": most, "eos": eos}
+    return processors.parameters("generate", LogitsProcessorList(given), False, ids, 32, ends, None)(0)
+
+
+@pytest.mark.parametrize("order", itertools.permutations(range(3)), ids=str)
+def test_a_forbidden_id_stays_forbidden(order):
+    """Whatever bias another processor gives it, as when transformers adds them one after another."""
+    every = (
+        SuppressTokensLogitsProcessor([5], device="cpu"),
+        SequenceBiasLogitsProcessor({(5,): 2.0, (6,): 1.5}),
+        NoBadWordsLogitsProcessor([[4]]),
+    )
+    given = [every[i] for i in order]
+    scores = LogitsProcessorList(given)(torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, 32))[0]
+    assert fields(given)["logit_bias"] == {v: x for v, x in enumerate(scores.tolist()) if x}
+
+
+@pytest.mark.parametrize("skipped", [0, 2, 5])
+@pytest.mark.parametrize("least", [0, 3, 9])
+def test_min_new_tokens_from_any_start(skipped, least):
+    """prompt_length_to_skip need not be the prompt's length."""
+    given = MinNewTokensLengthLogitsProcessor(skipped, least, 7, device="cpu")
+    early = [
+        n for n in range(20) if given(torch.zeros(1, 2 + n, dtype=torch.int64), torch.zeros(1, 32))[0, 7] == -math.inf
+    ]
+    assert early == [*range(fields([given]).get("min_tokens", 0))]
+
+
 def test_stop_string_criteria(pair):
     """Rows end as in plain generate, after the token that completes a string, and others go on."""
     tokenizer = MAKE["byte_level"]()
@@ -180,8 +215,13 @@ def test_stop_string_criteria(pair):
     plain = model.generate(**given, stopping_criteria=criteria())
     assert not torch.equal(plain[:, -free.size(1) :], free)
     for kind in ("none", "chain", "tree"):
-        how = dict(custom_generate=speculative, drafter=drafter(kind, draft), max_batch=2)
+        output = Output()
+        how = dict(custom_generate=speculative, drafter=drafter(kind, draft), max_batch=2, output=output)
         assert torch.equal(model.generate(**given, stopping_criteria=criteria(), **how), plain), kind
+        for result, row in zip(output.results, plain[:, given["input_ids"].size(1) :].tolist()):
+            n = len(result.tokens)
+            assert n == len(result.drafted) == result.stats.new_tokens
+            assert result.tokens == row[:n] and {*row[n:]} <= {PAD}
 
 
 def test_max_time(pair):

@@ -101,9 +101,10 @@ def check_grammar(kind: str, source: str) -> str:
 
     if kind == "JSON schema":
         try:
-            found = LLMatcher.grammar_from_json_schema(json.dumps(json.loads(source)), overrides=_JSON)
+            schema = json.loads(source)
         except ValueError as error:
             raise ValueError(f"Grammar: the JSON schema must be JSON: {error}") from None
+        found = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON)
     else:
         found = LLMatcher.grammar_from_regex(source)
     wrong, reasons = LLMatcher.validate_grammar_with_warnings(found)

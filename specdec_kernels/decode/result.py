@@ -131,6 +131,12 @@ class Result:
     logprobs: list[Logprobs] | None = None
     stats: Stats = field(default_factory=Stats)
 
+    def cut(self, n: int) -> None:
+        """Keep the first n tokens, with what belongs to them; the text and the counts of steps stay."""
+        for kept in (self.tokens, self.drafted, self.logprobs or []):
+            del kept[n:]
+        self.stats.new_tokens = min(self.stats.new_tokens, n)
+
 
 @dataclass
 class Output:

@@ -153,6 +153,8 @@ def _decode(target, drafter, requests, output, stream_to, loop, input_ids, ends)
                 if cut is not None and event.finished is None:
                     session.cancel(event.index)
                 own += event.tokens[:cut]
+                if cut is not None:
+                    session.results[event.index].cut(len(own))
                 if stream_to is not None and event.tokens:
                     stream_to.put(torch.tensor(event.tokens[:cut], dtype=torch.int64, device="cpu"))
     finally:

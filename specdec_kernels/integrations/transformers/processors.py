@@ -56,16 +56,16 @@ def parameters(
             _check_penalty(op, processor, mask, input_ids)
             found["repetition_penalty"] = processor.penalty
         elif kind == _BIAS:
-            bias |= _biases(op, processor)
+            _add(bias, _biases(op, processor))
             chain += [(kind, processor)] * any(len(ids) > 1 for ids in processor.sequence_bias)
         elif kind in _MINIMA and not overruled and _ids(processor.eos_token_id) == {*ends["eos"]}:
-            least = processor.min_length - input_ids.size(1) if kind == _MINIMA[0] else processor.min_new_tokens
-            least = min(least, ends["max_new_tokens"])
+            shortest = processor.min_length if kind == _MINIMA[0] else _after_skipped(processor)
+            least = min(shortest - input_ids.size(1), ends["max_new_tokens"])
             found["min_tokens"] = max(found.get("min_tokens", 0), least)
         elif kind == _SUPPRESS and not overruled:
-            bias |= {token: -inf for token in _ids(processor.suppress_tokens) if 0 <= token < vocab_size}
+            _add(bias, {token: -inf for token in _ids(processor.suppress_tokens) if 0 <= token < vocab_size})
         elif kind == _WORDS and not overruled and all(len(ids) == 1 for ids in processor.sequence_bias):
-            bias |= {token: -inf for (token,) in processor.sequence_bias}
+            _add(bias, {token: -inf for (token,) in processor.sequence_bias})
         elif kind in _FORBID:
             _check_forced(op, kind, processor)
             chain.append((kind, processor))
@@ -116,6 +116,17 @@ def _biases(op: str, processor: Any) -> dict[int, float]:
         if len(ids) > 1 and value != -inf:
             raise ValueError(f"{op}: sequence_bias of several ids must be -inf, got {value} for {[*ids]}")
     return {int(ids[0]): value for ids, value in processor.sequence_bias.items() if len(ids) == 1}
+
+
+def _add(bias: dict[int, float], more: dict[int, float]) -> None:
+    """Add biases to those of other processors: minus infinity stays, whatever comes after it."""
+    for token, value in more.items():
+        bias[token] = bias.get(token, 0.0) + value
+
+
+def _after_skipped(processor: Any) -> int:
+    """Return the length of the whole sequence below which a MinNewTokensLengthLogitsProcessor forbids end tokens."""
+    return int(processor.prompt_length_to_skip) + int(processor.min_new_tokens)
 
 
 def _ids(x: Any) -> set[int]:
