@@ -96,7 +96,7 @@ CASES = {
     "traversal": (lambda d: TreeDrafter(d, "traversal", shape=(2, 2, 1)), {}),
     "target_only": (lambda d: TreeDrafter(d, "target_only", shape=(2, 1, 1)), {}),
 }
-THOROUGH = "lookup", "target_only"
+THOROUGH = "lookup", "target_only", "block", "kseq"
 
 
 def decoded(drafter, n=8000, verify="token", status=0):
