@@ -86,7 +86,7 @@ def compared(tokens, count, request, method="token"):
 def test_joint_law(request_, method):
     requests, slots, args = step(request_, 20_000)
     sampler = world.sampler(requests, slots, len(slots) + 9, FEW)
-    _, tokens, count = verify_v2.verify(None, world.rejection_sampler(sampler, DRAFTS, method), **args)
+    _, tokens, count = world.verify(world.rejection_sampler(sampler, DRAFTS, method), **args)
     result = compared(tokens, count, request_, method)
     assert result.passed and result.detects < 0.05, result
 
@@ -97,7 +97,7 @@ def test_without_one_of_them_the_law_is_another(left_out):
     requests, slots, args = step(PENALISED, 20_000)
     lacking = [{name: x for name, x in request.items() if name != left_out} for request in requests]
     sampler = world.sampler(lacking, slots, len(slots) + 9, FEW)
-    _, tokens, count = verify_v2.verify(None, world.rejection_sampler(sampler, DRAFTS), **args)
+    _, tokens, count = world.verify(world.rejection_sampler(sampler, DRAFTS), **args)
     assert not compared(tokens, count, PENALISED).passed
 
 
@@ -137,7 +137,7 @@ def test_no_scratch_as_large_as_the_rows(dtype, masks):
     logits = torch.randn(rows, width, generator=generator).to(dtype)
     args = world.batch(requests, slots, logits, torch.randn(len(MIXED) + 9, K, width, generator=generator).to(dtype))
     with Allocations(rows, width) as allocations:
-        out, _, count = verify_v2.verify(None, world.rejection_sampler(sampler, K), **args)
+        out, _, count = world.verify(world.rejection_sampler(sampler, K), **args)
         if masks:
             support = sk.support(verify_v2.sampling_mask_rows(out), 8)
     assert allocations.seen == [] and out is logits
@@ -165,14 +165,14 @@ def test_nothing_waits_for_the_device(monkeypatch, masks):
     sampler, _, args = mixed()
     sampler.return_sampling_mask = masks
     args["draft_logits"] = torch.randn(len(MIXED) + 9, K, V, generator=torch.Generator().manual_seed(3))
-    wanted = verify_v2.verify(None, world.rejection_sampler(sampler, K), **args)
+    wanted = world.verify(world.rejection_sampler(sampler, K), **args)
     # vLLM's kernel finds the markers in the committed text; the call above has stored their places
     monkeypatch.setattr(world, "apply_thinking_budget", lambda *args: None)
     with devices.watch() as seen:
         args = {name: moved(x) for name, x in args.items()}
         of = world.rejection_sampler(moved(sampler), K)
         seen.synchronisations.clear(), seen.uploads.clear()
-        _, tokens, count = verify_v2.verify(None, of, **args)
+        _, tokens, count = world.verify(of, **args)
         if masks:
             verify_v2.sampling_mask_rows(args["logits"])
         assert seen.synchronisations == seen.uploads == []

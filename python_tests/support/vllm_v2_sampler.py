@@ -6,10 +6,14 @@ has one). `sampler` makes a stand-in for vLLM's Sampler, and `written` applies a
 """
 
 import math
+from collections import defaultdict
+from itertools import chain
 from types import SimpleNamespace
 
 import numpy as np
 import torch
+
+from specdec_kernels.integrations.vllm import verify_v2
 
 START, END, NATURAL_END = [3, 4], [5, 6, 7], [6, 7]  # markers of a thought
 OFF = {
@@ -95,8 +99,7 @@ def by_slot(values, slots, S, dtype, fill):
 def lists_by_slot(lists, slots, S, width, dtype=torch.int32, stale=9):
     """Lists by slot, and how many entries each has. What follows a list is another request's."""
     x = torch.full((S, width), stale, dtype=dtype)
-    for slot, values in zip(slots.tolist(), lists):
-        x[slot, : len(values)] = torch.tensor(values, dtype=dtype)
+    x[slots] = torch.tensor([[*values, *[stale] * (width - len(values))] for values in lists], dtype=dtype)
     return SimpleNamespace(gpu=x), by_slot([len(v) for v in lists], slots, S, torch.int32, 5)
 
 
@@ -132,14 +135,16 @@ def sampler(requests, slots, S, V):
     )
     counts, bits = torch.full((S, V), 7, dtype=torch.int32), torch.full((S, -(-V // 32)), -1, dtype=torch.int32)
     texts = torch.full((S, 64), 2, dtype=torch.int32)
+    of_text = defaultdict(list)  # the slots of requests with the same text
     for slot, request in zip(slots.tolist(), requests):
-        counts[slot] = torch.bincount(torch.tensor(request["output"], dtype=torch.int64), minlength=V)
+        of_text[tuple(request["prompt"]), tuple(request["output"])].append(slot)
+    for (prompt, output), same in of_text.items():
+        counts[same] = torch.bincount(torch.tensor(output, dtype=torch.int64), minlength=V).int()
         words = np.zeros(bits.size(1), dtype=np.uint32)
-        for v in request["prompt"]:
+        for v in prompt:
             words[v // 32] |= np.uint32(1 << v % 32)
-        bits[slot] = torch.from_numpy(words.view(np.int32))
-        text = request["prompt"] + request["output"]
-        texts[slot, : len(text)] = torch.tensor(text)
+        bits[same] = torch.from_numpy(words.view(np.int32))
+        texts[same, : len(prompt + output)] = torch.tensor(prompt + output, dtype=torch.int32)
     penalties = [f"{name}_penalty" for name in ("repetition", "frequency", "presence")]
     used = [any(r[name] != OFF[name] for name in penalties) for r in requests]
     penalised = PenaltiesState(
@@ -213,8 +218,8 @@ def batch(requests, slots, logits, draft_logits=None):
     cu = torch.cat([torch.zeros(1, dtype=torch.int32), (lengths + 1).cumsum(0).to(torch.int32)])
     text = [r["prompt"] + r["output"] for r in requests]
     ids = [[t[-1], *r["drafts"]] for t, r in zip(text, requests)]
-    local = torch.cat([torch.arange(n + 1) for n in lengths.tolist()]).to(torch.int32)
-    ids = torch.tensor(sum(ids, []), dtype=torch.int32)
+    local = torch.tensor([i for n in lengths.tolist() for i in range(n + 1)], dtype=torch.int32)
+    ids = torch.tensor(list(chain.from_iterable(ids)), dtype=torch.int32)
     first = torch.tensor([len(t) - 1 for t in text])
     return {
         "logits": logits,
@@ -240,6 +245,18 @@ def rejection_sampler(of, K, method="standard", rates=None):
         synthetic_conditional_rates=rates,
         use_block_verification=method == "block",
     )
+
+
+def in_runner(run, grammars=()):
+    """Return what `run` returns in the plugin's runner, for a step in which these requests have a grammar."""
+    runner = SimpleNamespace(speculator=None, rejection_sampler=None)
+    output = SimpleNamespace(structured_output_request_ids=grammars)
+    return verify_v2.runner_sample(lambda *_: run(), runner, None, None, output)
+
+
+def verify(of, upstream=None, **args):
+    """Return what the plugin's ``_verify`` returns in its runner."""
+    return in_runner(lambda: verify_v2.verify(upstream, of, **args))
 
 
 def written(request, drafts, row):

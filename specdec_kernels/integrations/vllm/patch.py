@@ -70,14 +70,16 @@ def _made(upstream: Callable, self: Any, sampler: Any, spec_config: Any = None, 
 
 
 def _made_v2(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Replacement of V2's ``RejectionSampler.__init__``: patch V2's runner and drafter too."""
+    """Replacement of V2's ``RejectionSampler.__init__``: patch V2's runner, and its drafter if the runner is patched.
+
+    Without the runner's part, verification would not know the filters that drafts were drawn with.
+    """
     upstream(self, *args, **kwargs)
     draft_v2.made(self)
-    names = (known.RUNNER_V2, known.SPECULATOR_V2)
-    modules = {name: sys.modules[name] for name in names if name in sys.modules}
-    if len(modules) == 2 and _may_patch(modules):
-        speculator = modules[known.SPECULATOR_V2]
-        wrap(modules[known.RUNNER_V2], "GPUModelRunner.sample", verify_v2.runner_sample)
+    runner, speculator = (sys.modules.get(name) for name in (known.RUNNER_V2, known.SPECULATOR_V2))
+    if runner and _may_patch({known.RUNNER_V2: runner}):
+        wrap(runner, "GPUModelRunner.sample", verify_v2.runner_sample)
+    if hasattr(runner, "_specdec_kernels") and speculator and _may_patch({known.SPECULATOR_V2: speculator}):
         wrap(speculator, "DraftModelSpeculator._copy_request_inputs", draft_v2.copy_request_inputs)
         wrap(speculator, "DraftModelSpeculator.sample_draft", draft_v2.sample_draft)
     _say_so()
