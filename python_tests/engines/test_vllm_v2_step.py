@@ -134,6 +134,8 @@ def test_no_scratch_as_large_as_the_rows(dtype, masks):
     requests = [r | {"grammar": True} for r in MIXED]  # minimum lengths look at the rows too
     sampler = world.sampler(requests, slots, len(MIXED) + 9, width)
     sampler.return_sampling_mask = masks
+    words = sampler.logits_processors[2].bad_word_token_ids
+    words.gpu = torch.nn.functional.pad(words.gpu, (0, 1000), value=9)  # [S, 1024], as vLLM's own
     logits = torch.randn(rows, width, generator=generator).to(dtype)
     args = world.batch(requests, slots, logits, torch.randn(len(MIXED) + 9, K, width, generator=generator).to(dtype))
     with Allocations(rows, width) as allocations:

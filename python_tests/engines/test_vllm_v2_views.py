@@ -79,6 +79,33 @@ def test_a_step_is_that_of_rows_written_out(method):
     assert seen >= {1, 2, 3}
 
 
+def test_bad_words_are_read_as_far_as_the_requests_have_some():
+    """The host knows how many ids each slot's words have; of slots that were filled before, it assumes vLLM's most."""
+    sampler, slots, args = mixed()
+    of, state = step_of(sampler, args), sampler.logits_processors[2]
+    lengths = [len(sum(r.get("bad_words", []), [])) for r in MIXED]
+    free = sorted(set(range(len(MIXED) + 9)) - set(slots.tolist()))
+    assert state.specdec_lengths[slots].tolist() == lengths and set(state.specdec_lengths[free].tolist()) == {24}
+    wanted = views_v2.bad_words(of).ids
+    state.bad_word_token_ids.gpu[:, max(lengths) :] = 1 << 30  # no vocabulary has it
+    assert torch.equal(views_v2.bad_words(of).ids, wanted)
+    one = max(range(len(MIXED)), key=lengths.__getitem__)  # its slot is taken by a request with one word of one id
+    state.bad_word_token_ids.gpu[slots[one], 0], state.bad_word_offsets.gpu[slots[one], 1] = 8, 1
+    state.bad_word_offsets.gpu[slots[one], 2:] = 24  # left by the request before
+    state.num_bad_words.np[slots[one]] = state.num_bad_words.gpu[slots[one]] = 1
+    given = []
+    asked = world.SimpleNamespace(bad_words_token_ids=[[8]])
+    assert views_v2.bad_words_added(lambda *args: given.append(args), state, int(slots[one]), asked) is None
+    assert given == [(state, int(slots[one]), asked)] and state.specdec_lengths[slots[one]] == 1
+    alone = of._replace(used=slots[[one]].numpy(), request=torch.full_like(of.request, one))
+    assert views_v2.bad_words(alone).ids.flatten().tolist() == [8] * len(of.local)
+    assert torch.equal(
+        views_v2.bad_words(of).ids[of.request != one], wanted[of.request != one, :2]
+    )  # the others have two words
+    del state.specdec_lengths  # a vLLM whose add_request is another is not patched
+    assert views_v2.bad_words(alone).ids.flatten().tolist() == [8] * len(of.local)
+
+
 def test_minimum_lengths_under_a_grammar():
     """A row whose grammar, allowed ids and biases leave it its stop ids alone keeps them; another row loses them."""
     stop = {"prompt": [1], "min_tokens": 2, "stop_token_ids": [2, 4], "drafts": [3], "grammar": True}

@@ -105,7 +105,7 @@ def main(steps, out):
         for name in ("idx_mapping_np", "seq_lens_upper_bound_np"):
             step["args"][name] = step["args"][name].numpy()
     results = [{"theirs": verified(step, step["method"])[1]} for step in steps]
-    from support.vllm_v2_sampler import in_runner
+    from support.vllm_v2_sampler import full, in_runner
 
     from specdec_kernels.integrations import vllm as plugin
     from specdec_kernels.integrations.vllm import fallback, views_v2
@@ -115,6 +115,8 @@ def main(steps, out):
         args = step["args"]
         of, (rows, *mine) = in_runner(lambda step=step: verified(step, step["method"]))
         assert rows is args["logits"] and not fallback.steps
+        lengths = [len(sum(request["bad_words"], [])) for request in full(step["requests"])]
+        assert of.logits_processors[2].specdec_lengths[step["slots"]].tolist() == lengths
         named = ("logits", "idx_mapping_np", "idx_mapping", "cu_num_logits", "draft_sampled", "pos")
         viewed = views_v2.flat(views_v2.step(of, *(args[name] for name in named), step["K"]))
         result |= {"mine": mine, "rows": viewed._asdict()}

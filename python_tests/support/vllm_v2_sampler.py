@@ -7,13 +7,13 @@ has one). `sampler` makes a stand-in for vLLM's Sampler, and `written` applies a
 
 import math
 from collections import defaultdict
-from itertools import chain
+from itertools import accumulate, chain
 from types import SimpleNamespace
 
 import numpy as np
 import torch
 
-from specdec_kernels.integrations.vllm import verify_v2
+from specdec_kernels.integrations.vllm import verify_v2, views_v2
 
 START, END, NATURAL_END = [3, 4], [5, 6, 7], [6, 7]  # markers of a thought
 OFF = {
@@ -153,10 +153,6 @@ def sampler(requests, slots, S, V):
         output_bin_counts=counts,
         prompt_bin_mask=bits,
     )
-    words, _ = lists_by_slot([sum(x, []) for x in of("bad_words")], slots, S, 24)
-    ends = [[0, *np.cumsum([len(word) for word in x]).tolist()] for x in of("bad_words")]
-    offsets, _ = lists_by_slot(ends, slots, S, 8, stale=1)
-    num_words = here([len(x) for x in of("bad_words")], torch.int32)
     budgets = [-1 if x is None else x for x in of("thinking_token_budget")]
     ids = lambda x: torch.tensor(x, dtype=torch.int32)
     thinking = ThinkingBudgetState(
@@ -181,11 +177,7 @@ def sampler(requests, slots, S, V):
     )
     return Sampler(
         sampling_states=states,
-        logits_processors=[
-            biased,
-            penalised,
-            BadWordsState(bad_word_token_ids=words, bad_word_offsets=offsets, num_bad_words=num_words),
-        ],
+        logits_processors=[biased, penalised, bad_words_state(requests, slots, S)],
         penalties_state=penalised,
         thinking_budget_state=thinking,
         req_states=req_states,
@@ -193,6 +185,19 @@ def sampler(requests, slots, S, V):
         logprobs_mode="raw_logprobs",
         return_sampling_mask=False,
     )
+
+
+def bad_words_state(requests, slots, S):
+    """Return a stand-in for vLLM's BadWordsState, to which each request was added by the plugin."""
+    asked = [request["bad_words"] for request in requests]
+    words, _ = lists_by_slot([sum(x, []) for x in asked], slots, S, 24)
+    ends = [[0, *accumulate(map(len, x))] for x in asked]
+    offsets, _ = lists_by_slot(ends, slots, S, 8, stale=1)
+    number = by_slot([len(x) for x in asked], slots, S, torch.int32, 3)
+    state = BadWordsState(bad_word_token_ids=words, bad_word_offsets=offsets, num_bad_words=number)
+    for slot, x in zip(slots.tolist(), asked):
+        views_v2.bad_words_added(lambda *_: bool(x), state, slot, SimpleNamespace(bad_words_token_ids=x or None))
+    return state
 
 
 def idle_sampler(S, V, temperature, seeds, requests=None):

@@ -17,6 +17,7 @@ RUNNER = "vllm.v1.worker.gpu_model_runner"
 SAMPLER_V2 = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"  # of the V2 model runner
 SPECULATOR_V2 = "vllm.v1.worker.gpu.spec_decode.speculator"
 RUNNER_V2 = "vllm.v1.worker.gpu.model_runner"
+BAD_WORDS_V2 = "vllm.v1.worker.gpu.sample.bad_words"
 OUTPUT_V2 = "vllm.v1.worker.gpu.sample.output"
 
 _REJECTION_SAMPLE = (
@@ -66,6 +67,7 @@ PARAMETERS = {
     (SPECULATOR_V2, "DraftModelSpeculator.sample_draft"): (_DRAFT_V2, _DRAFT_V2 + " num_steps"),
     (RUNNER_V2, "GPUModelRunner.sample"): ("self hidden_states input_batch grammar_output",),
     (SAMPLER_V2, "rejection_sample"): (_REJECTION_SAMPLE_V2, _REJECTION_SAMPLE_V2 + _FLY),
+    (BAD_WORDS_V2, "BadWordsState.add_request"): ("self req_idx sampling_params",),
     (OUTPUT_V2, "SamplingMaskTensors.from_logits"): (
         "logits cu_num_logits num_sampled_tokens max_num_kept rows_per_request",
     ),

@@ -15,7 +15,16 @@ from collections.abc import Callable
 from typing import Any
 
 import specdec_kernels
-from specdec_kernels.integrations.vllm import draft, draft_v2, known, processors, sampling_mask, verify, verify_v2
+from specdec_kernels.integrations.vllm import (
+    draft,
+    draft_v2,
+    known,
+    processors,
+    sampling_mask,
+    verify,
+    verify_v2,
+    views_v2,
+)
 from specdec_kernels.integrations.vllm.fallback import log
 
 
@@ -39,6 +48,9 @@ def samplers() -> None:
         wrap(v2, "RejectionSampler.__init__", _made_v2)
         wrap(v2, "RejectionSampler._verify", verify_v2.verify)
         wrap(v2, "rejection_sample", verify_v2.rejection_sample)
+    words = v2 and _imported(known.BAD_WORDS_V2)
+    if words and _may_patch({known.BAD_WORDS_V2: words}):
+        wrap(words, "BadWordsState.add_request", views_v2.bad_words_added)
     output = v2 and _imported(known.OUTPUT_V2)
     if output and _may_patch({known.OUTPUT_V2: output}):
         wrap(output, "SamplingMaskTensors.from_logits", sampling_mask.from_logits)
