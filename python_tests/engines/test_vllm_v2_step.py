@@ -253,11 +253,13 @@ def unpacked(bits):
 def test_vllms_own_kernels_have_the_same_law(run_vllm):
     """Its distribution is also the enumerated one, with penalties, min-p and a bias, and with a grammar."""
     asked = (PENALISED, UNDER_GRAMMAR)
-    made = [step(request, 300) for request in asked]
+    made = [step(request, 200) for request in asked]
     results = run_vllm([job(*each, FEW, DRAFTS) for each in made])
     for request, result in zip(asked, results):
-        assert compared(*result["theirs"][1:], request).passed
-        assert compared(*result["mine"], request).passed
+        for tokens, count in (result["theirs"][1:], result["mine"]):
+            report = compared(tokens, count, request)
+            print(request, report)
+            assert report.passed and report.detects < 0.3
 
 
 @pytest.mark.thorough
