@@ -81,20 +81,22 @@ def compared(tokens, count, request, method="token"):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("draws, least", [(8_000, 0.07), pytest.param(20_000, 0.05, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("method", ["token", "block"])
 @pytest.mark.parametrize("request_", [PENALISED, UNDER_GRAMMAR], ids=["penalties, min-p and a bias", "grammar"])
-def test_joint_law(request_, method):
-    requests, slots, args = step(request_, 20_000)
+def test_joint_law(request_, method, draws, least):
+    requests, slots, args = step(request_, draws)
     sampler = world.sampler(requests, slots, len(slots) + 9, FEW)
     _, tokens, count = world.verify(world.rejection_sampler(sampler, DRAFTS, method), **args)
     result = compared(tokens, count, request_, method)
-    assert result.passed and result.detects < 0.05, result
+    print(result)
+    assert result.passed and result.detects < least, result
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("left_out", ["presence_penalty", "repetition_penalty", "min_p", "logit_bias"])
 def test_without_one_of_them_the_law_is_another(left_out):
-    requests, slots, args = step(PENALISED, 20_000)
+    requests, slots, args = step(PENALISED, 4_000)
     lacking = [{name: x for name, x in request.items() if name != left_out} for request in requests]
     sampler = world.sampler(lacking, slots, len(slots) + 9, FEW)
     _, tokens, count = world.verify(world.rejection_sampler(sampler, DRAFTS), **args)

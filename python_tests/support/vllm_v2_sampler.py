@@ -99,7 +99,8 @@ def by_slot(values, slots, S, dtype, fill):
 def lists_by_slot(lists, slots, S, width, dtype=torch.int32, stale=9):
     """Lists by slot, and how many entries each has. What follows a list is another request's."""
     x = torch.full((S, width), stale, dtype=dtype)
-    x[slots] = torch.tensor([[*values, *[stale] * (width - len(values))] for values in lists], dtype=dtype)
+    most = max(map(len, lists))
+    x[slots, :most] = torch.tensor([[*values, *[stale] * (most - len(values))] for values in lists], dtype=dtype)
     return SimpleNamespace(gpu=x), by_slot([len(v) for v in lists], slots, S, torch.int32, 5)
 
 
