@@ -142,6 +142,23 @@ def test_a_strange_drafter_is_left_alone_beside_a_known_sampler(engine, caplog):
     assert {name for name, _ in set(known.PARAMETERS) - patched(modules)} == names
 
 
+@pytest.mark.parametrize(
+    "changed, left",
+    [
+        ("sample_draft", {known.SPECULATOR_V2}),
+        ("sample", {known.SPECULATOR_V2, known.RUNNER_V2}),  # drafts' filters reach verification by the runner
+    ],
+)
+def test_the_second_runner_and_its_drafter_are_checked_apart(engine, caplog, changed, left):
+    modules = engine(**{changed: "self anything"})
+    plugin.register()
+    for _ in range(2):
+        modules[known.SAMPLER_V2].RejectionSampler(None)
+    v2 = {known.SAMPLER_V2, known.OUTPUT_V2, known.RUNNER_V2, known.SPECULATOR_V2}
+    assert {name for name, _ in patched(modules)} & v2 == v2 - left
+    assert f"{changed} takes (self anything), not" in caplog.text and "not patched" in caplog.text
+
+
 def test_without_triton_no_second_runner(engine, caplog):
     """vLLM's V2 model runner does not exist then, and its modules are not imported."""
     modules = engine(triton=False)

@@ -150,6 +150,8 @@ def test_beside_vllms_own_kernels(method, one_hot, run_python):
         "from support import vllm_v2_step as t; from bench.peers.vllm import rejection_sample\n"
         "import triton.language as tl, triton.language.extra.libdevice as device\n"
         "device.log1p = lambda x: tl.log(1.0 + x)  # the interpreter has no libdevice\n"
+        "from triton.runtime import interpreter; from support.vllm_v2_engine import hasten\n"
+        "hasten(interpreter, tl)\n"
         f"args = t.step({B}, {one_hot})\n"
         f"tokens, count = rejection_sample()(**args, **t.METHODS[{method!r}])\n"
         "torch.save((tokens, count), sys.argv[1])",

@@ -81,23 +81,25 @@ def compared(tokens, count, request, method="token"):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("draws, least", [(8_000, 0.07), pytest.param(20_000, 0.05, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("method", ["token", "block"])
 @pytest.mark.parametrize("request_", [PENALISED, UNDER_GRAMMAR], ids=["penalties, min-p and a bias", "grammar"])
-def test_joint_law(request_, method):
-    requests, slots, args = step(request_, 20_000)
+def test_joint_law(request_, method, draws, least):
+    requests, slots, args = step(request_, draws)
     sampler = world.sampler(requests, slots, len(slots) + 9, FEW)
-    _, tokens, count = verify_v2.verify(None, world.rejection_sampler(sampler, DRAFTS, method), **args)
+    _, tokens, count = world.verify(world.rejection_sampler(sampler, DRAFTS, method), **args)
     result = compared(tokens, count, request_, method)
-    assert result.passed and result.detects < 0.05, result
+    print(result)
+    assert result.passed and result.detects < least, result
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("left_out", ["presence_penalty", "repetition_penalty", "min_p", "logit_bias"])
 def test_without_one_of_them_the_law_is_another(left_out):
-    requests, slots, args = step(PENALISED, 20_000)
+    requests, slots, args = step(PENALISED, 4_000)
     lacking = [{name: x for name, x in request.items() if name != left_out} for request in requests]
     sampler = world.sampler(lacking, slots, len(slots) + 9, FEW)
-    _, tokens, count = verify_v2.verify(None, world.rejection_sampler(sampler, DRAFTS), **args)
+    _, tokens, count = world.verify(world.rejection_sampler(sampler, DRAFTS), **args)
     assert not compared(tokens, count, PENALISED).passed
 
 
@@ -134,10 +136,12 @@ def test_no_scratch_as_large_as_the_rows(dtype, masks):
     requests = [r | {"grammar": True} for r in MIXED]  # minimum lengths look at the rows too
     sampler = world.sampler(requests, slots, len(MIXED) + 9, width)
     sampler.return_sampling_mask = masks
+    words = sampler.logits_processors[2].bad_word_token_ids
+    words.gpu = torch.nn.functional.pad(words.gpu, (0, 1000), value=9)  # [S, 1024], as vLLM's own
     logits = torch.randn(rows, width, generator=generator).to(dtype)
     args = world.batch(requests, slots, logits, torch.randn(len(MIXED) + 9, K, width, generator=generator).to(dtype))
     with Allocations(rows, width) as allocations:
-        out, _, count = verify_v2.verify(None, world.rejection_sampler(sampler, K), **args)
+        out, _, count = world.verify(world.rejection_sampler(sampler, K), **args)
         if masks:
             support = sk.support(verify_v2.sampling_mask_rows(out), 8)
     assert allocations.seen == [] and out is logits
@@ -165,7 +169,7 @@ def test_nothing_waits_for_the_device(monkeypatch, masks):
     sampler, _, args = mixed()
     sampler.return_sampling_mask = masks
     args["draft_logits"] = torch.randn(len(MIXED) + 9, K, V, generator=torch.Generator().manual_seed(3))
-    wanted = verify_v2.verify(None, world.rejection_sampler(sampler, K), **args)
+    wanted = world.verify(world.rejection_sampler(sampler, K), **args)
     # vLLM's kernel finds the markers in the committed text; the call above has stored their places
     monkeypatch.setattr(world, "apply_thinking_budget", lambda *args: None)
     monkeypatch.setattr(metrics, "_statuses", {})  # counts of another simulated GPU
@@ -173,7 +177,7 @@ def test_nothing_waits_for_the_device(monkeypatch, masks):
         args = {name: moved(x) for name, x in args.items()}
         of = world.rejection_sampler(moved(sampler), K)
         seen.synchronisations.clear(), seen.uploads.clear()
-        _, tokens, count = verify_v2.verify(None, of, **args)
+        _, tokens, count = world.verify(of, **args)
         if masks:
             verify_v2.sampling_mask_rows(args["logits"])
         assert seen.synchronisations == seen.uploads == []
@@ -252,11 +256,13 @@ def unpacked(bits):
 def test_vllms_own_kernels_have_the_same_law(run_vllm):
     """Its distribution is also the enumerated one, with penalties, min-p and a bias, and with a grammar."""
     asked = (PENALISED, UNDER_GRAMMAR)
-    made = [step(request, 300) for request in asked]
+    made = [step(request, 200) for request in asked]
     results = run_vllm([job(*each, FEW, DRAFTS) for each in made])
     for request, result in zip(asked, results):
-        assert compared(*result["theirs"][1:], request).passed
-        assert compared(*result["mine"], request).passed
+        for tokens, count in (result["theirs"][1:], result["mine"]):
+            report = compared(tokens, count, request)
+            print(request, report)
+            assert report.passed and report.detects < 0.3
 
 
 @pytest.mark.thorough

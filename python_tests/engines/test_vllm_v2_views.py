@@ -63,7 +63,7 @@ def test_a_step_is_that_of_rows_written_out(method):
     seen = set()
     for seed in range(40):
         states.seeds.gpu[slots] = torch.arange(len(MIXED)) * 1000 + seed
-        rows, tokens, count = verify_v2.verify(None, world.rejection_sampler(sampler, K, method, rates), **args)
+        rows, tokens, count = world.verify(world.rejection_sampler(sampler, K, method, rates), **args)
         wanted = sk.verify_chain(
             sk.Rows(expected(args), row=row, **named),
             drafts,
@@ -77,6 +77,33 @@ def test_a_step_is_that_of_rows_written_out(method):
         assert torch.equal(count, wanted.num_accepted + 1) and torch.equal(tokens, wanted.tokens)
         seen |= set(count.tolist())
     assert seen >= {1, 2, 3}
+
+
+def test_bad_words_are_read_as_far_as_the_requests_have_some():
+    """The host knows how many ids each slot's words have; of slots that were filled before, it assumes vLLM's most."""
+    sampler, slots, args = mixed()
+    of, state = step_of(sampler, args), sampler.logits_processors[2]
+    lengths = [len(sum(r.get("bad_words", []), [])) for r in MIXED]
+    free = sorted(set(range(len(MIXED) + 9)) - set(slots.tolist()))
+    assert state.specdec_lengths[slots].tolist() == lengths and set(state.specdec_lengths[free].tolist()) == {24}
+    wanted = views_v2.bad_words(of).ids
+    state.bad_word_token_ids.gpu[:, max(lengths) :] = 1 << 30  # no vocabulary has it
+    assert torch.equal(views_v2.bad_words(of).ids, wanted)
+    one = max(range(len(MIXED)), key=lengths.__getitem__)  # its slot is taken by a request with one word of one id
+    state.bad_word_token_ids.gpu[slots[one], 0], state.bad_word_offsets.gpu[slots[one], 1] = 8, 1
+    state.bad_word_offsets.gpu[slots[one], 2:] = 24  # left by the request before
+    state.num_bad_words.np[slots[one]] = state.num_bad_words.gpu[slots[one]] = 1
+    given = []
+    asked = world.SimpleNamespace(bad_words_token_ids=[[8]])
+    assert views_v2.bad_words_added(lambda *args: given.append(args), state, int(slots[one]), asked) is None
+    assert given == [(state, int(slots[one]), asked)] and state.specdec_lengths[slots[one]] == 1
+    alone = of._replace(used=slots[[one]].numpy(), request=torch.full_like(of.request, one))
+    assert views_v2.bad_words(alone).ids.flatten().tolist() == [8] * len(of.local)
+    assert torch.equal(
+        views_v2.bad_words(of).ids[of.request != one], wanted[of.request != one, :2]
+    )  # the others have two words
+    del state.specdec_lengths  # a vLLM whose add_request is another is not patched
+    assert views_v2.bad_words(alone).ids.flatten().tolist() == [8] * len(of.local)
 
 
 def test_minimum_lengths_under_a_grammar():
@@ -101,9 +128,9 @@ def test_minimum_lengths_under_a_grammar():
 def test_drafts_that_vllm_found_invalid_are_not_verified():
     """They are -1 in the drafts to verify alone; penalties and bad words of other rows still see them."""
     sampler, _, args = mixed()
-    assert verify_v2.verify(None, world.rejection_sampler(sampler, K), **args)[2].max() > 1
+    assert world.verify(world.rejection_sampler(sampler, K), **args)[2].max() > 1
     args["verify_draft_sampled"] = torch.where(args["expanded_local_pos"] > 0, -1, args["draft_sampled"])
-    assert (verify_v2.verify(None, world.rejection_sampler(sampler, K), **args)[2] == 1).all()
+    assert (world.verify(world.rejection_sampler(sampler, K), **args)[2] == 1).all()
 
 
 class SamplingMaskTensors(tuple):
@@ -122,7 +149,7 @@ def test_sampling_masks_of_raw_rows():
     """The kept ids are those of the written rows after the filters; greedy rows are filtered at temperature 1."""
     sampler, slots, args = mixed()
     sampler.return_sampling_mask = True
-    rows, tokens, count = verify_v2.verify(None, world.rejection_sampler(sampler, K), **args)
+    rows, tokens, count = world.verify(world.rejection_sampler(sampler, K), **args)
     given = (SamplingMaskTensors.from_logits, rows, args["cu_num_logits"], count, V, K + 1)
     ids, packed, counts, *_ = sampling_mask.from_logits(*given)
     states, slot = sampler.sampling_states, args["expanded_idx_mapping"].long()
@@ -156,32 +183,37 @@ def test_what_falls_back(reason):
     sampler, _, args = mixed()
     FALLS_BACK[reason](sampler)
     before = fallback.steps[reason]
-    given = verify_v2.verify(lambda self, *args: args, world.rejection_sampler(sampler, K), **args)
+    given = world.verify(world.rejection_sampler(sampler, K), lambda self, *args: args, **args)
     assert all(x is y for x, y in zip(given, args.values(), strict=True)) and fallback.steps[reason] == before + 1
 
 
 def test_what_falls_back_by_request():
     sampler, slots, args = mixed()
     lengths, used = args["seq_lens_upper_bound_np"].copy(), args["idx_mapping_np"]
-    assert verify_v2.why_not(sampler, used, lengths) is None
+    why_not = lambda grammars=(): world.in_runner(lambda: verify_v2.why_not(sampler, used, lengths), grammars)
+    assert why_not() is None
     sampler.sampling_states.vocab_size = 1 << 17
     lengths[0] = 20_000  # it has no penalty
-    assert verify_v2.why_not(sampler, used, lengths) is None
+    assert why_not() is None
     lengths[4] = 16_384
-    assert verify_v2.why_not(sampler, used, lengths) is None
+    assert why_not() is None
     lengths[4] += 1
-    assert verify_v2.why_not(sampler, used, lengths) == "penalties on a request of more than 16,384 tokens"
+    assert why_not() == "penalties on a request of more than 16,384 tokens"
     lengths[4] = 5
-    told = []
-    run = lambda names: verify_v2.runner_sample(
-        lambda *_: told.append(verify_v2.why_not(sampler, used, lengths)),
-        world.SimpleNamespace(speculator=None, rejection_sampler=None),
-        None,
-        None,
-        world.SimpleNamespace(structured_output_request_ids=names),
-    )
-    run(["request 0", "gone"]), run(["request 13"]), run([])
+    told = [why_not(names) for names in (["request 0", "gone"], ["request 13"], [])]
     assert told == [None, "a thinking budget under a grammar, which may forbid its end", None]
     sampler.logits_processors.append(object())
     sampler.needs_logits_processing[:] = False
-    assert verify_v2.why_not(sampler, used, lengths) is None
+    assert why_not() is None
+
+
+def test_what_falls_back_if_the_runner_is_not_patched():
+    """Then nobody says which requests have a grammar, so vLLM applies thinking budgets, in steps that have one."""
+    sampler, slots, args = mixed()
+    of, reason = world.rejection_sampler(sampler, K), "a thinking budget, with a runner that names no grammars"
+    before = fallback.steps[reason]
+    given = verify_v2.verify(lambda self, *args: args, of, **args)
+    assert given[0] is args["logits"] and fallback.steps[reason] == before + 1
+    sampler.thinking_budget_state.use_thinking_budget[slots] = False
+    rows, tokens, _ = verify_v2.verify(None, of, **args)
+    assert rows is args["logits"] and tokens.shape == (len(MIXED), K + 1) and fallback.steps[reason] == before + 1

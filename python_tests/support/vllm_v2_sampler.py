@@ -6,10 +6,14 @@ has one). `sampler` makes a stand-in for vLLM's Sampler, and `written` applies a
 """
 
 import math
+from collections import defaultdict
+from itertools import accumulate, chain
 from types import SimpleNamespace
 
 import numpy as np
 import torch
+
+from specdec_kernels.integrations.vllm import verify_v2, views_v2
 
 START, END, NATURAL_END = [3, 4], [5, 6, 7], [6, 7]  # markers of a thought
 OFF = {
@@ -95,8 +99,8 @@ def by_slot(values, slots, S, dtype, fill):
 def lists_by_slot(lists, slots, S, width, dtype=torch.int32, stale=9):
     """Lists by slot, and how many entries each has. What follows a list is another request's."""
     x = torch.full((S, width), stale, dtype=dtype)
-    for slot, values in zip(slots.tolist(), lists):
-        x[slot, : len(values)] = torch.tensor(values, dtype=dtype)
+    most = max(map(len, lists))
+    x[slots, :most] = torch.tensor([[*values, *[stale] * (most - len(values))] for values in lists], dtype=dtype)
     return SimpleNamespace(gpu=x), by_slot([len(v) for v in lists], slots, S, torch.int32, 5)
 
 
@@ -132,14 +136,16 @@ def sampler(requests, slots, S, V):
     )
     counts, bits = torch.full((S, V), 7, dtype=torch.int32), torch.full((S, -(-V // 32)), -1, dtype=torch.int32)
     texts = torch.full((S, 64), 2, dtype=torch.int32)
+    of_text = defaultdict(list)  # the slots of requests with the same text
     for slot, request in zip(slots.tolist(), requests):
-        counts[slot] = torch.bincount(torch.tensor(request["output"], dtype=torch.int64), minlength=V)
+        of_text[tuple(request["prompt"]), tuple(request["output"])].append(slot)
+    for (prompt, output), same in of_text.items():
+        counts[same] = torch.bincount(torch.tensor(output, dtype=torch.int64), minlength=V).int()
         words = np.zeros(bits.size(1), dtype=np.uint32)
-        for v in request["prompt"]:
+        for v in prompt:
             words[v // 32] |= np.uint32(1 << v % 32)
-        bits[slot] = torch.from_numpy(words.view(np.int32))
-        text = request["prompt"] + request["output"]
-        texts[slot, : len(text)] = torch.tensor(text)
+        bits[same] = torch.from_numpy(words.view(np.int32))
+        texts[same, : len(prompt + output)] = torch.tensor(prompt + output, dtype=torch.int32)
     penalties = [f"{name}_penalty" for name in ("repetition", "frequency", "presence")]
     used = [any(r[name] != OFF[name] for name in penalties) for r in requests]
     penalised = PenaltiesState(
@@ -148,10 +154,6 @@ def sampler(requests, slots, S, V):
         output_bin_counts=counts,
         prompt_bin_mask=bits,
     )
-    words, _ = lists_by_slot([sum(x, []) for x in of("bad_words")], slots, S, 24)
-    ends = [[0, *np.cumsum([len(word) for word in x]).tolist()] for x in of("bad_words")]
-    offsets, _ = lists_by_slot(ends, slots, S, 8, stale=1)
-    num_words = here([len(x) for x in of("bad_words")], torch.int32)
     budgets = [-1 if x is None else x for x in of("thinking_token_budget")]
     ids = lambda x: torch.tensor(x, dtype=torch.int32)
     thinking = ThinkingBudgetState(
@@ -176,11 +178,7 @@ def sampler(requests, slots, S, V):
     )
     return Sampler(
         sampling_states=states,
-        logits_processors=[
-            biased,
-            penalised,
-            BadWordsState(bad_word_token_ids=words, bad_word_offsets=offsets, num_bad_words=num_words),
-        ],
+        logits_processors=[biased, penalised, bad_words_state(requests, slots, S)],
         penalties_state=penalised,
         thinking_budget_state=thinking,
         req_states=req_states,
@@ -188,6 +186,19 @@ def sampler(requests, slots, S, V):
         logprobs_mode="raw_logprobs",
         return_sampling_mask=False,
     )
+
+
+def bad_words_state(requests, slots, S):
+    """Return a stand-in for vLLM's BadWordsState, to which each request was added by the plugin."""
+    asked = [request["bad_words"] for request in requests]
+    words, _ = lists_by_slot([sum(x, []) for x in asked], slots, S, 24)
+    ends = [[0, *accumulate(map(len, x))] for x in asked]
+    offsets, _ = lists_by_slot(ends, slots, S, 8, stale=1)
+    number = by_slot([len(x) for x in asked], slots, S, torch.int32, 3)
+    state = BadWordsState(bad_word_token_ids=words, bad_word_offsets=offsets, num_bad_words=number)
+    for slot, x in zip(slots.tolist(), asked):
+        views_v2.bad_words_added(lambda *_: bool(x), state, slot, SimpleNamespace(bad_words_token_ids=x or None))
+    return state
 
 
 def idle_sampler(S, V, temperature, seeds, requests=None):
@@ -213,8 +224,8 @@ def batch(requests, slots, logits, draft_logits=None):
     cu = torch.cat([torch.zeros(1, dtype=torch.int32), (lengths + 1).cumsum(0).to(torch.int32)])
     text = [r["prompt"] + r["output"] for r in requests]
     ids = [[t[-1], *r["drafts"]] for t, r in zip(text, requests)]
-    local = torch.cat([torch.arange(n + 1) for n in lengths.tolist()]).to(torch.int32)
-    ids = torch.tensor(sum(ids, []), dtype=torch.int32)
+    local = torch.tensor([i for n in lengths.tolist() for i in range(n + 1)], dtype=torch.int32)
+    ids = torch.tensor(list(chain.from_iterable(ids)), dtype=torch.int32)
     first = torch.tensor([len(t) - 1 for t in text])
     return {
         "logits": logits,
@@ -240,6 +251,18 @@ def rejection_sampler(of, K, method="standard", rates=None):
         synthetic_conditional_rates=rates,
         use_block_verification=method == "block",
     )
+
+
+def in_runner(run, grammars=()):
+    """Return what `run` returns in the plugin's runner, for a step in which these requests have a grammar."""
+    runner = SimpleNamespace(speculator=None, rejection_sampler=None)
+    output = SimpleNamespace(structured_output_request_ids=grammars)
+    return verify_v2.runner_sample(lambda *_: run(), runner, None, None, output)
+
+
+def verify(of, upstream=None, **args):
+    """Return what the plugin's ``_verify`` returns in its runner."""
+    return in_runner(lambda: verify_v2.verify(upstream, of, **args))
 
 
 def written(request, drafts, row):

@@ -75,10 +75,11 @@ def sample_draft(
     spec_step_idx: int = 0,
     **more: Any,
 ) -> torch.Tensor:
-    """Replacement of ``DraftModelSpeculator.sample_draft``: return the drafts [N] of slots [N], -1 for padding.
+    """Replacement of ``DraftModelSpeculator.sample_draft``: return the drafts [N] of slots [N].
 
     Each row of logits is kept in draft_logits [S, K, V] at its slot and draft_step (one number, or [N]). A draft's
-    random number depends on its position and on its index in the step, so that a later step has others.
+    random number depends on its position and on its index in the step, so that a later step has others. Padding has
+    slot -1: its row is not kept, and its draft, drawn with slot 0's filters, is not used.
     """
     filters = getattr(self, "specdec_filters", None)
     if filters is None or draft_logits is None:

@@ -19,6 +19,7 @@ SPECULATOR_V2 = "vllm.v1.worker.gpu.spec_decode.speculator"
 RUNNER_V2 = "vllm.v1.worker.gpu.model_runner"
 SCHEDULER = "vllm.v1.core.sched.scheduler"
 LOGGERS = "vllm.v1.metrics.loggers"
+BAD_WORDS_V2 = "vllm.v1.worker.gpu.sample.bad_words"
 OUTPUT_V2 = "vllm.v1.worker.gpu.sample.output"
 
 _REJECTION_SAMPLE = (
@@ -75,6 +76,7 @@ PARAMETERS = {
     (LOGGERS, "PrometheusStatLogger.record"): (_RECORD,),
     (LOGGERS, "LoggingStatLogger.record"): (_RECORD,),
     (LOGGERS, "LoggingStatLogger.log"): ("self",),
+    (BAD_WORDS_V2, "BadWordsState.add_request"): ("self req_idx sampling_params",),
     (OUTPUT_V2, "SamplingMaskTensors.from_logits"): (
         "logits cu_num_logits num_sampled_tokens max_num_kept rows_per_request",
     ),

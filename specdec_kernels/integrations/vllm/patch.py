@@ -26,6 +26,7 @@ from specdec_kernels.integrations.vllm import (
     sampling_mask,
     verify,
     verify_v2,
+    views_v2,
 )
 from specdec_kernels.integrations.vllm.fallback import log
 from specdec_kernels.integrations.vllm.method import METHODS, method, races
@@ -61,6 +62,9 @@ def samplers() -> None:
         wrap(v2, "RejectionSampler.__init__", _made_v2)
         wrap(v2, "RejectionSampler._verify", verify_v2.verify)
         wrap(v2, "rejection_sample", verify_v2.rejection_sample)
+    words = v2 and _imported(known.BAD_WORDS_V2)
+    if words and _may_patch({known.BAD_WORDS_V2: words}):
+        wrap(words, "BadWordsState.add_request", views_v2.bad_words_added)
     output = v2 and _imported(known.OUTPUT_V2)
     if output and _may_patch({known.OUTPUT_V2: output}):
         wrap(output, "SamplingMaskTensors.from_logits", sampling_mask.from_logits)
@@ -121,16 +125,18 @@ def _runner() -> None:
 
 
 def _made_v2(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Replacement of V2's ``RejectionSampler.__init__``: patch V2's runner and drafter too."""
+    """Replacement of V2's ``RejectionSampler.__init__``: patch V2's runner, and its drafter if the runner is patched.
+
+    Without the runner's part, verification would not know the filters that drafts were drawn with.
+    """
     upstream(self, *args, **kwargs)
     if races():
         log.warning("specdec_kernels %s: SPECDEC_VLLM_METHOD is for V1's runner only", specdec_kernels.__version__)
     draft_v2.made(self)
-    names = (known.RUNNER_V2, known.SPECULATOR_V2)
-    modules = {name: sys.modules[name] for name in names if name in sys.modules}
-    if len(modules) == 2 and _may_patch(modules):
-        speculator = modules[known.SPECULATOR_V2]
-        wrap(modules[known.RUNNER_V2], "GPUModelRunner.sample", verify_v2.runner_sample)
+    runner, speculator = (sys.modules.get(name) for name in (known.RUNNER_V2, known.SPECULATOR_V2))
+    if runner and _may_patch({known.RUNNER_V2: runner}):
+        wrap(runner, "GPUModelRunner.sample", verify_v2.runner_sample)
+    if hasattr(runner, "_specdec_kernels") and speculator and _may_patch({known.SPECULATOR_V2: speculator}):
         wrap(speculator, "DraftModelSpeculator._copy_request_inputs", draft_v2.copy_request_inputs)
         wrap(speculator, "DraftModelSpeculator.sample_draft", draft_v2.sample_draft)
     _say_so()

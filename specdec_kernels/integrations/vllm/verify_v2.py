@@ -27,7 +27,7 @@ MORE = (*OURS, *THEIRS, "fly_entropy_threshold", "fly_entropy_top_k")
 PROCESSORS = ["LogitBiasState", "PenaltiesState", "BadWordsState"]  # vLLM's own, in its order
 
 _requests: ContextVar[Any] = ContextVar("requests", default=None)  # vLLM's RequestState while its drafts are verified
-_grammars: ContextVar[Any] = ContextVar("grammars", default=())  # the names of the step's requests that have one
+_grammars: ContextVar[Any] = ContextVar("grammars", default=None)  # the step's requests that have one; None: not known
 _filters: ContextVar[Any] = ContextVar("filters", default=None)  # what the step's drafts were drawn with
 _verified: ContextVar[Any] = ContextVar("verified", default=None)  # the last step, for its sampling masks
 
@@ -117,9 +117,13 @@ def why_not(sampler: Any, used: np.ndarray, most_tokens: np.ndarray) -> str | No
     long = np.minimum(most_tokens, sampler.sampling_states.vocab_size) > views_v2.MOST_USED
     if (sampler.penalties_state.use_penalty[used] & long).any():
         return f"penalties on a request of more than {views_v2.MOST_USED:,} tokens"
-    thinking, slots = sampler.thinking_budget_state, sampler.req_states.req_id_to_index
-    under_grammar = np.isin(used, [slots[name] for name in _grammars.get() if name in slots])
-    if thinking.enabled and (thinking.use_thinking_budget[used] & under_grammar).any():
+    thinking, slots, grammars = sampler.thinking_budget_state, sampler.req_states.req_id_to_index, _grammars.get()
+    if not thinking.enabled or not thinking.use_thinking_budget[used].any():
+        return None
+    if grammars is None:
+        return "a thinking budget, with a runner that names no grammars"
+    under_grammar = np.isin(used, [slots[name] for name in grammars if name in slots])
+    if (thinking.use_thinking_budget[used] & under_grammar).any():
         return "a thinking budget under a grammar, which may forbid its end"
     return None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -127,7 +128,8 @@ def bias_and_mask(of: Step) -> tuple[Bias | None, Allowed | None]:
     """
     state = of.sampler.logits_processors[0]
     given, forced = allowed_ids(of, state), spent_budget(of)
-    lists = [x for x in (biases(of, state), stop_ids(of, state, given), bad_words(of)) if x is not None]
+    added = biases(of, state)
+    lists = [x for x in (added, stop_ids(of, state, added, given), bad_words(of)) if x is not None]
     if not lists:
         return None, _masks(of, given, forced)
     bias = joined(lists)
@@ -151,10 +153,10 @@ def biases(of: Step, state: Any) -> Bias | None:
     return Bias(ids, state.logit_bias.gpu[:, :most][slot])
 
 
-def stop_ids(of: Step, state: Any, given: Allowed | None) -> Bias | None:
+def stop_ids(of: Step, state: Any, added: Bias | None, given: Allowed | None) -> Bias | None:
     """Return minus infinity for the stop ids of rows that are before their request's minimum length.
 
-    Under a grammar vLLM lets a row keep its stop ids if it has no other token left.
+    Under a grammar vLLM lets a row keep its stop ids if biases and masks leave it no other token.
     """
     most = int(state.num_stop_token_ids.np[of.used].max())
     if most == 0:
@@ -165,10 +167,18 @@ def stop_ids(of: Step, state: Any, given: Allowed | None) -> Bias | None:
     stop = Bias(ids, torch.full_like(ids, -math.inf, dtype=torch.float32))
     if not state.restore_when_all_masked.np[of.used].any():
         return stop
-    added = biases(of, state)
     stats = row_stats(Rows(of.logits, bias=joined([stop] if added is None else [added, stop]), allowed=given))
     empty = (stats[:, 3] == -math.inf) & (state.restore_when_all_masked.gpu[slot] != 0)
     return stop._replace(ids=torch.where(empty[:, None], -1, ids))
+
+
+def bad_words_added(upstream: Callable, self: Any, req_idx: int, sampling_params: Any) -> bool:
+    """Replacement of ``BadWordsState.add_request``: keep how many ids the words of each slot have, on the host."""
+    if not hasattr(self, "specdec_lengths"):
+        self.specdec_lengths = np.full(len(self.num_bad_words.np), self.bad_word_token_ids.gpu.size(1))
+    added = upstream(self, req_idx, sampling_params)
+    self.specdec_lengths[req_idx] = sum(map(len, sampling_params.bad_words_token_ids or ()))
+    return added
 
 
 def bad_words(of: Step) -> Bias | None:
@@ -177,7 +187,9 @@ def bad_words(of: Step) -> Bias | None:
     most = int(state.num_bad_words.np[of.used].max())
     if most == 0:
         return None
-    slot, tokens = of.row_slot, state.bad_word_token_ids.gpu[of.row_slot]  # [R, T], a request's words one after another
+    slot, lengths = of.row_slot, getattr(state, "specdec_lengths", None)
+    T = state.bad_word_token_ids.gpu.size(1) if lengths is None else max(1, int(lengths[of.used].max()))
+    tokens = state.bad_word_token_ids.gpu[:, :T][slot]  # [R, T], a request's words one after another
     number = state.num_bad_words.gpu[slot][:, None]
     ends = state.bad_word_offsets.gpu[:, 1 : most + 1][slot].cummax(1).values  # ascending after the last word too
     place = torch.arange(tokens.size(1), device=slot.device).expand_as(tokens).to(ends.dtype)
@@ -189,7 +201,7 @@ def bad_words(of: Step) -> Bias | None:
     misses = torch.zeros((len(slot), most + 1), dtype=torch.int32, device=slot.device)
     misses.scatter_add_(1, word, (wrong & needed).to(torch.int32))
     banned = (misses[:, :most] == 0) & (torch.arange(most, device=slot.device) < number)
-    last = tokens.gather(1, (ends - 1).clamp(min=0).to(torch.int64))
+    last = tokens.gather(1, (ends - 1).clamp(0, T - 1).to(torch.int64))
     ids = torch.where(banned, last, -1)
     return Bias(ids, torch.full_like(ids, -math.inf, dtype=torch.float32))
 
