@@ -58,7 +58,10 @@ def is_exact(self: Any, sampling_metadata: Any) -> bool:
 
 
 def why_not(self: Any, metadata: Any, logits: torch.Tensor, sampling_metadata: Any) -> str | None:
-    """Return why verify_chain alone cannot do this step, so that vLLM must prepare its rows; None if it can."""
+    """Return why verify_chain alone cannot do this step, so that vLLM must prepare its rows; None if it can.
+
+    The reason is a label of vLLM's metrics, so it names nothing that varies from step to step.
+    """
     if self.specdec_method not in METHODS:
         return f"rejection_sample_method {self.specdec_method}"
     if self.is_processed_logprobs_mode and sampling_metadata.max_num_logprobs is not None:
@@ -72,7 +75,7 @@ def why_not(self: Any, metadata: Any, logits: torch.Tensor, sampling_metadata: A
             if not any(hasattr(processor, name) for name in known):
                 return f"a logits processor that is not known, {type(processor).__name__}"
     rows = sum(metadata.num_draft_tokens) + len(metadata.num_draft_tokens)
-    return None if logits.size(0) == rows else f"{logits.size(0)} rows of logits where {rows} are wanted"
+    return None if logits.size(0) == rows else "another number of rows of logits than of drafts and bonus tokens"
 
 
 def forward(
@@ -99,7 +102,7 @@ def forward(
         if self.specdec_method == "race":  # its drafts have the noise of later draws, so no test of theirs is exact
             metadata = copy(metadata)
             metadata.draft_token_ids = torch.full_like(metadata.draft_token_ids, -1)
-        fallback.note(reason)
+        fallback.note(reason, f"first with {logits.size(0)} rows and the drafts {list(scheduled.num_draft_tokens)}")
         return own_forward(upstream, self, metadata, draft_probs, logits, sampling_metadata)
     from vllm.v1.outputs import SamplerOutput
 
