@@ -80,6 +80,23 @@ def test_min_tokens_gives_way_to_a_grammar_that_allows_nothing_else():
         assert int(got[b, 0]) in batch.ends[b][1]
 
 
+@pytest.mark.parametrize(
+    "masks, wanted",
+    [(6, [-1, 0, 1, 2, 3, 4, 5]), (8, [-1, 0, 1, 4, 5, 6, 7])],
+    ids=["without gaps (vLLM 0.32)", "4 masks for each request (vLLM 0.33)"],
+)
+def test_which_mask_is_a_rows(masks, wanted):
+    """Requests with 0, 1 and 3 of 3 drafts; the last two have grammars."""
+    drafts = {"b": [5], "c": [5, 6, 7]}
+    batch = SimpleNamespace(req_ids=["a", "b", "c"])
+    scheduled = SimpleNamespace(scheduled_spec_decode_tokens=drafts)
+    bits = np.arange(masks, dtype=np.int32)[:, None]
+    asked = SimpleNamespace(structured_output_request_ids=["b", "c"], grammar_bitmask=bits)
+    grammar.apply_grammar_bitmask(never, scheduled, asked, batch, torch.zeros(7, 9))
+    found = grammar.taken(batch).masks
+    assert found.row.tolist() == wanted and found.bits.tolist() == bits.tolist()
+
+
 def test_history_by_hand():
     """Prompt (3, 3, 8) and output (0, 0, 2). Another request has pads of V = 9 after its prompt, and placeholders."""
     prompt, output = torch.tensor([[3, 3, 8], [5, 9, 9]]), torch.tensor([[0, 0, 2], [5, -1, -1]])
