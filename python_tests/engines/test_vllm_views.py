@@ -11,7 +11,7 @@ from support.vllm_step import never
 from torch.nn.functional import pad
 
 from specdec_kernels import Rows, verify_chain
-from specdec_kernels.integrations.vllm import draft, grammar, race, views
+from specdec_kernels.integrations.vllm import draft, grammar, race, thinking, views
 
 pytestmark = pytest.mark.usefixtures("vllm_modules")
 
@@ -95,6 +95,31 @@ def test_which_mask_is_a_rows(masks, wanted):
     grammar.apply_grammar_bitmask(never, scheduled, asked, batch, torch.zeros(7, 9))
     found = grammar.taken(batch).masks
     assert found.row.tolist() == wanted and found.bits.tolist() == bits.tolist()
+
+
+class OneEnd:
+    """vLLM's ThinkingBudgetStateHolder without speculation, for one request whose end marker is one token: a call for
+    bonus rows marks it as forced, and calls that follow then force nothing."""
+
+    in_spec_mode, marked = False, False
+
+    def has_tracked_requests(self):
+        return True
+
+    def update_state(self, output_token_ids, spec_token_ids, repeat_indices):
+        pass
+
+    def apply_to_logits(self, logits, predict_bonus_token, spec_token_ids):
+        if predict_bonus_token or not self.marked:
+            logits.index_put_((torch.tensor([0]), torch.tensor([2])), logits.new_full((1,), 1e9))
+        self.marked |= predict_bonus_token
+
+
+def test_a_budget_without_speculation_is_asked_once():
+    sampling = vllm_stub.sampling(1, thinking_budget_state_holder=OneEnd())
+    forced = thinking.forced(draft.no_drafts(torch.arange(2), 1), sampling)
+    assert forced.row.tolist() == [0] and forced.ids.tolist() == [2]
+    assert not sampling.thinking_budget_state_holder.marked
 
 
 def test_history_by_hand():
