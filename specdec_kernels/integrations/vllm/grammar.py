@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from specdec_kernels.allowed import Allowed
+from specdec_kernels.integrations.vllm.upload import on
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def apply_grammar_bitmask(
     for request, begin, n in zip(asking, mask, own, strict=True):
         if request in first:
             row[first[request] : first[request] + n] = np.arange(begin, begin + n)
-    copied = (torch.from_numpy(x).to(logits.device) for x in (grammar_output.grammar_bitmask.copy(), row))
+    copied = (on(x, logits.device) for x in (grammar_output.grammar_bitmask.copy(), row))
     write = functools.partial(upstream, scheduler_output, grammar_output, input_batch, logits)
     input_batch.specdec_grammar = Grammar(Allowed(*copied), write)
 

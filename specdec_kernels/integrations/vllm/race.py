@@ -16,6 +16,7 @@ import torch
 
 from specdec_kernels.integrations.vllm import verify
 from specdec_kernels.integrations.vllm.method import races
+from specdec_kernels.integrations.vllm.upload import on
 from specdec_kernels.seeds import signed
 
 
@@ -64,7 +65,7 @@ def place(runner: Any, last: torch.Tensor) -> Place:
         else:
             named = f"{runner.model_config.seed} {request}".encode()
             seeds.append(int.from_bytes(hashlib.sha256(named).digest()[:8], "little", signed=True))
-    return Place(torch.tensor(seeds, dtype=torch.int64, device="cpu").to(last.device, non_blocking=True), last + 1)
+    return Place(on(seeds, last.device), last + 1)
 
 
 def after(at: Place, tokens: torch.Tensor) -> Place:

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from specdec_kernels.integrations.vllm.upload import on
+
 
 class Forced(NamedTuple):
     """Rows of the step's logits [R, V] that must emit a given token."""
@@ -34,7 +36,7 @@ class Places:
         self.ids.append(places[1])
 
     def __setitem__(self, place: tuple[int, int], value: None) -> None:
-        self.index_put_(tuple(torch.tensor([x]).to(self.device) for x in place), value)  # type: ignore[arg-type]
+        self.index_put_(tuple(on([x], self.device) for x in place), value)  # type: ignore[arg-type]
 
 
 def forced(scheduled: Any, sampling_metadata: Any) -> Forced | None:

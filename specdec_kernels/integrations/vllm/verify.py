@@ -20,6 +20,7 @@ from specdec_kernels.integrations.vllm import cut, fallback, metrics, processors
 from specdec_kernels.integrations.vllm.grammar import Grammar
 from specdec_kernels.integrations.vllm.keys import keys
 from specdec_kernels.integrations.vllm.logprobs import logprobs
+from specdec_kernels.integrations.vllm.upload import on
 from specdec_kernels.ops.row_stats import row_stats
 from specdec_kernels.ops.verify_chain import verify_chain
 from specdec_kernels.rows import Rows
@@ -190,7 +191,7 @@ def sampling(sampling_metadata: Any) -> dict[str, Any]:
 
 def probabilities(draft_logits: torch.Tensor, metadata: Any, sampling_metadata: Any) -> torch.Tensor:
     """Return the probabilities [D, V] that our drafter drew from, for vLLM's own code."""
-    counts = torch.tensor(metadata.num_draft_tokens, device=draft_logits.device, dtype=torch.int64)
+    counts = on(list(metadata.num_draft_tokens), draft_logits.device)
     each = {
         name: x.repeat_interleave(counts, output_size=draft_logits.size(0))
         for name, x in sampling(sampling_metadata).items()
