@@ -167,6 +167,19 @@ def test_without_triton_no_second_runner(engine, caplog):
     assert modules[known.SAMPLER].rejection_sample.specdec_kernels and "not patched" not in caplog.text
 
 
+@pytest.mark.parametrize("speculates", [True, False])
+def test_a_race_of_the_second_runner_is_refused(engine, monkeypatch, speculates):
+    """When the engine makes its scheduler, with speculation and without."""
+    scheduler = engine()[known.SCHEDULER].Scheduler
+    plugin.register()
+    config = lambda v2: SimpleNamespace(use_v2_model_runner=v2, speculative_config=object() if speculates else None)
+    scheduler(config(True))
+    monkeypatch.setenv("SPECDEC_VLLM_METHOD", "race")
+    scheduler(config(False))
+    with pytest.raises(ValueError, match="SPECDEC_VLLM_METHOD=race: the model runner must be V1's .* got V2's"):
+        scheduler(vllm_config=config(True))
+
+
 def test_the_second_runner_says_so_too(engine, caplog):
     modules = engine()
     plugin.register()

@@ -140,6 +140,19 @@ def test_requests_of_other_names_draw_other_texts():
 
 
 @pytest.mark.usefixtures("vllm_modules")
+def test_a_step_left_to_vllm_leaves_no_place_of_an_earlier_batch():
+    """A step without drafts that falls back: drafts after it may be those of another batch."""
+    run = decoded(3, 1)
+    assert run.proposer.specdec_race is not None
+    run.sampling = run.runner.input_batch.sampling_metadata = vllm_stub.sampling(2, **PARAMETERS)
+    run.sampling.logprob_token_ids = {0: [1]}
+    run.runner.input_batch.req_ids = ["another request", "and another"]
+    assert drafting.runner_sample(lambda *given: "vLLM's", run.runner, torch.zeros(2, V), None) == "vLLM's"
+    run.B, run.last, run.position = 2, run.last[:2], run.position[:2]
+    assert run.propose()[0].shape == (2, G)
+
+
+@pytest.mark.usefixtures("vllm_modules")
 def test_drafts_of_a_step_that_is_left_to_vllm_are_dropped():
     """They have the noise of the draws that follow, so an acceptance test of them would be biased."""
     sampler = vllm_stub.rejection_sampler()

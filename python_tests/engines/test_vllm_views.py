@@ -11,15 +11,15 @@ from support.vllm_step import never
 from torch.nn.functional import pad
 
 from specdec_kernels import Rows, verify_chain
-from specdec_kernels.integrations.vllm import draft, grammar, race, views
+from specdec_kernels.integrations.vllm import draft, grammar, metrics, race, thinking, views
 
 pytestmark = pytest.mark.usefixtures("vllm_modules")
 
 EVERY = vllm_views.KINDS
 
 
-def step(batch, seeds, draft_rows=None):
-    """Return vLLM's SamplerOutput of a step of the runner with the batch.
+def step(batch, seeds, draft_rows=None, moved=lambda x: x):
+    """Return vLLM's SamplerOutput of a step of the runner with the batch, on the device that `moved` moves to.
 
     Its drafts are one-hot, or have rows [B, K, V]; then those with fewer than K tokens were cut.
     """
@@ -31,9 +31,10 @@ def step(batch, seeds, draft_rows=None):
     proposer.specdec = SimpleNamespace(logits=draft_rows is not None)
     runner = vllm_stub.runner(sampler, proposer, torch.arange(len(batch.rows)), batch.sampling, drafts, draft_rows)
     runner.query_start_loc.gpu = pad(metadata.cu_num_sampled_tokens, (1, 0))
+    runner, rows, metadata = moved(runner), moved(batch.rows), moved(metadata)
     if batch.grammar:
-        grammar.apply_grammar_bitmask(never, *batch.grammar_output(), runner.input_batch, batch.rows)
-    return vllm_stub.sample(runner, batch.rows, metadata if sum(batch.counts) else None)
+        grammar.apply_grammar_bitmask(never, *batch.grammar_output(), runner.input_batch, rows)
+    return vllm_stub.sample(runner, rows, metadata if sum(batch.counts) else None)
 
 
 def wanted(batch, seeds):
@@ -66,6 +67,39 @@ def test_tokens_are_those_of_the_rows_by_definition(kinds, parameters):
     assert changed >= 5 if kinds else changed == 0
 
 
+def on_gpu(x):
+    """Return x with its tensors on the GPU, except those of a holder of budgets."""
+    if isinstance(x, SimpleNamespace):
+        return SimpleNamespace(**{name: on_gpu(y) for name, y in vars(x).items()})
+    if isinstance(x, list) and x and isinstance(x[0], SimpleNamespace):
+        return [on_gpu(y) for y in x]
+    return x.to("cuda") if isinstance(x, torch.Tensor) else x
+
+
+@pytest.mark.parametrize("drafts", ["one-hot", "cut"])
+def test_nothing_waits_for_the_device(monkeypatch, drafts):
+    """On a simulated GPU no device is mixed, each upload is from pinned memory and not waited for, and the tokens are
+    the same."""
+    devices = pytest.importorskip("bench.devices", reason="needs the source tree's bench")
+    batch = vllm_views.Batch(EVERY[:6], temperature=0.9, top_p=0.95)
+    seeds = {b: 5 + b for b in range(batch.B)}
+    rows = torch.zeros(batch.B, vllm_views.K, batch.V) if drafts == "cut" else None
+    wanted = step(batch, seeds, rows).sampled_token_ids
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: pinned.append(x) or x)
+    monkeypatch.setattr(metrics, "_statuses", {})  # on the simulated GPU of another test
+    with devices.watch() as seen:
+
+        def moved(x):
+            x = on_gpu(x)
+            seen.synchronisations.clear(), seen.uploads.clear()
+            return x
+
+        tokens = step(batch, seeds, rows, moved).sampled_token_ids
+        assert seen.synchronisations == [] and len(seen.uploads) == len(pinned) > 5
+        assert tokens.is_cuda and torch.equal(tokens.cpu(), wanted)
+
+
 def test_min_tokens_gives_way_to_a_grammar_that_allows_nothing_else():
     """As in vLLM; a batch in which it happens."""
     batch = vllm_views.Batch(("min tokens", "grammar"), seed=1)
@@ -78,6 +112,48 @@ def test_min_tokens_gives_way_to_a_grammar_that_allows_nothing_else():
     assert len(only_end) > 3
     for b in only_end:
         assert int(got[b, 0]) in batch.ends[b][1]
+
+
+@pytest.mark.parametrize(
+    "masks, wanted",
+    [(6, [-1, 0, 1, 2, 3, 4, 5]), (8, [-1, 0, 1, 4, 5, 6, 7])],
+    ids=["without gaps (vLLM 0.32)", "4 masks for each request (vLLM 0.33)"],
+)
+def test_which_mask_is_a_rows(masks, wanted):
+    """Requests with 0, 1 and 3 of 3 drafts; the last two have grammars."""
+    drafts = {"b": [5], "c": [5, 6, 7]}
+    batch = SimpleNamespace(req_ids=["a", "b", "c"])
+    scheduled = SimpleNamespace(scheduled_spec_decode_tokens=drafts)
+    bits = np.arange(masks, dtype=np.int32)[:, None]
+    asked = SimpleNamespace(structured_output_request_ids=["b", "c"], grammar_bitmask=bits)
+    grammar.apply_grammar_bitmask(never, scheduled, asked, batch, torch.zeros(7, 9))
+    found = grammar.taken(batch).masks
+    assert found.row.tolist() == wanted and found.bits.tolist() == bits.tolist()
+
+
+class OneEnd:
+    """vLLM's ThinkingBudgetStateHolder without speculation, for one request whose end marker is one token: a call for
+    bonus rows marks it as forced, and calls that follow then force nothing."""
+
+    in_spec_mode, marked = False, False
+
+    def has_tracked_requests(self):
+        return True
+
+    def update_state(self, output_token_ids, spec_token_ids, repeat_indices):
+        pass
+
+    def apply_to_logits(self, logits, predict_bonus_token, spec_token_ids):
+        if predict_bonus_token or not self.marked:
+            logits.index_put_((torch.tensor([0]), torch.tensor([2])), logits.new_full((1,), 1e9))
+        self.marked |= predict_bonus_token
+
+
+def test_a_budget_without_speculation_is_asked_once():
+    sampling = vllm_stub.sampling(1, thinking_budget_state_holder=OneEnd())
+    forced = thinking.forced(draft.no_drafts(torch.arange(2), 1), sampling)
+    assert forced.row.tolist() == [0] and forced.ids.tolist() == [2]
+    assert not sampling.thinking_budget_state_holder.marked
 
 
 def test_history_by_hand():

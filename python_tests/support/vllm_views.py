@@ -15,7 +15,7 @@ class Budget:
     """vLLM's ThinkingBudgetStateHolder: bonus rows and other rows of some requests are forced."""
 
     def __init__(self, bonus, others):
-        self.forced, self.steps = {True: bonus, False: others}, 0
+        self.forced, self.steps, self.in_spec_mode = {True: bonus, False: others}, 0, True
 
     def has_tracked_requests(self):
         return bool(self.forced[True] or self.forced[False])

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from specdec_kernels.integrations.vllm.upload import on
+
 
 @dataclass(frozen=True)
 class Drafts:
@@ -65,17 +67,17 @@ def drafts(runner: Any, metadata: Any, place: np.ndarray, was_cut: np.ndarray) -
     counts = scheduled + was_cut
     request, slot = _each(counts)
     missing = (place[request] < 0) | (slot >= K)
-    draft_row = _on(np.where(missing, 0, place[request] * K + slot), device)
+    draft_row = on(np.where(missing, 0, place[request] * K + slot), device)
     if not was_cut.any() and not missing.any():
         return Drafts(metadata, None, draft_row)
     metadata = copy(metadata)
     ids = runner._draft_token_ids.reshape(-1)[draft_row].to(metadata.draft_token_ids.dtype)
-    metadata.draft_token_ids = ids.masked_fill_(_on(missing, device), -1)
+    metadata.draft_token_ids = ids.masked_fill_(on(missing, device), -1)
     if not was_cut.any():
         return Drafts(metadata, None, draft_row)
     request, slot = _each(counts + 1)
     first = np.cumsum(scheduled + 1) - scheduled - 1
-    target_row = _on(first[request] + np.minimum(slot, scheduled[request]), device)
+    target_row = on(first[request] + np.minimum(slot, scheduled[request]), device)
     _lengthen(metadata, counts, target_row)
     return Drafts(metadata, target_row, draft_row)
 
@@ -84,18 +86,13 @@ def _lengthen(metadata: Any, counts: np.ndarray, target_row: torch.Tensor) -> No
     """Set metadata to counts [B] drafts, whose rows of logits are given by their index in the step's logits."""
     device = target_row.device
     metadata.num_draft_tokens, metadata.max_spec_len = counts.tolist(), int(counts.max())
-    ends = _on(np.cumsum(counts).astype(np.int32), device)
+    ends = on(np.cumsum(counts).astype(np.int32), device)
     metadata.cu_num_draft_tokens = ends
     metadata.cu_num_sampled_tokens = ends + torch.arange(1, len(counts) + 1, dtype=torch.int32, device=device)
     metadata.bonus_logits_indices = metadata.cu_num_sampled_tokens - 1
     request, slot = _each(counts)
-    metadata.target_logits_indices = _on((np.arange(len(slot)) + request).astype(np.int32), device)
+    metadata.target_logits_indices = on((np.arange(len(slot)) + request).astype(np.int32), device)
     metadata.logits_indices = metadata.logits_indices[target_row]
-
-
-def _on(x: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Copy a small array to the device without waiting for it."""
-    return torch.from_numpy(x).to(device, non_blocking=True)
 
 
 def _each(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

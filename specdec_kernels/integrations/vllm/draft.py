@@ -98,6 +98,9 @@ def runner_sample(upstream: Callable, self: Any, logits: torch.Tensor | None, sp
     before, self.specdec_sampled = getattr(self, "specdec_sampled", frozenset()), cut.sampled(self)
     sampler, sampling = getattr(self, "rejection_sampler", None), self.input_batch.sampling_metadata
     grammars = grammar.taken(self.input_batch)
+    drafter = getattr(self, "drafter", None)
+    if drafter is not None:
+        drafter.specdec_race = None  # an earlier batch's
     if sampler is None and logits is not None and races():
         sampler = self.rejection_sampler = race.Plain(self.sampler)
     if sampler is None or logits is None:
@@ -118,7 +121,7 @@ def runner_sample(upstream: Callable, self: Any, logits: torch.Tensor | None, sp
             if grammars is not None:
                 grammars.apply()
             return upstream(self, logits, None)
-    drafting = getattr(getattr(self, "drafter", None), "specdec", None)
+    drafting = getattr(drafter, "specdec", None)
     first = pad(metadata.cu_num_sampled_tokens[:-1], (1, 0))
     offset = self.positions[metadata.logits_indices[first]].to(torch.int64)
     kind = "logits" if drafting is not None and drafting.logits else "probs"
@@ -130,7 +133,6 @@ def runner_sample(upstream: Callable, self: Any, logits: torch.Tensor | None, sp
         out = upstream(self, logits, drafts.metadata)
     finally:
         sampler.specdec_step = None
-    drafter = getattr(self, "drafter", None)
     if at is not None and drafter is not None:
         drafter.specdec_race = race.after(at, out.sampled_token_ids)
     return out

@@ -16,12 +16,14 @@ LEFT = "left: "
 unsent: Counter[str] = Counter()  # what `metrics` has not reported yet; LEFT + reason for these steps
 
 
-def note(reason: str) -> None:
-    """Count a step that falls back for this reason, and log the reason the first time."""
+def note(reason: str, step: str = "") -> None:
+    """Count a step that falls back for this reason; the first time, log the reason and what this step was."""
     steps[reason] += 1
     unsent[LEFT + reason] += 1
     if steps[reason] == 1:
-        log.info("specdec_kernels %s: steps with this go vLLM's own way: %s", specdec_kernels.__version__, reason)
+        detail = f" ({step})" if step else ""
+        text = "specdec_kernels %s: steps with this go vLLM's own way: %s%s"
+        log.info(text, specdec_kernels.__version__, reason, detail)
 
 
 @functools.cache

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from specdec_kernels.allowed import Allowed
+from specdec_kernels.integrations.vllm.upload import on
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,15 @@ def apply_grammar_bitmask(
     rows = np.array([1 + len(drafts.get(request, ())) for request in input_batch.req_ids])
     first = dict(zip(input_batch.req_ids, rows.cumsum() - rows, strict=True))
     row = np.full(logits.size(0), -1, dtype=np.int64)
-    mask = 0
-    for request in grammar_output.structured_output_request_ids:
-        own = 1 + len(drafts.get(request, ()))
+    asking = grammar_output.structured_output_request_ids
+    own = np.array([1 + len(drafts.get(request, ())) for request in asking])
+    mask = own.cumsum() - own
+    if own.sum() != len(grammar_output.grammar_bitmask):  # vLLM 0.33: blocks of one size; 0.32: no gaps
+        mask = np.arange(len(own)) * (len(grammar_output.grammar_bitmask) // len(own))
+    for request, begin, n in zip(asking, mask, own, strict=True):
         if request in first:
-            row[first[request] : first[request] + own] = np.arange(mask, mask + own)
-        mask += own
-    copied = (torch.from_numpy(x).to(logits.device) for x in (grammar_output.grammar_bitmask.copy(), row))
+            row[first[request] : first[request] + n] = np.arange(begin, begin + n)
+    copied = (on(x, logits.device) for x in (grammar_output.grammar_bitmask.copy(), row))
     write = functools.partial(upstream, scheduler_output, grammar_output, input_batch, logits)
     input_batch.specdec_grammar = Grammar(Allowed(*copied), write)
 

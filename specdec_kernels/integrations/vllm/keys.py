@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 from specdec_kernels.integrations import _keys
+from specdec_kernels.integrations.vllm.upload import on
 
 _LARGEST = (1 << 63) - 1
 
@@ -29,7 +30,5 @@ def keys(
             offset[b] = torch.randint(_LARGEST, (), generator=generator, device=generator.device)
     if seeded:
         values = [_keys.signed(generator.initial_seed()) for generator in seeded.values()]
-        seed[torch.tensor(list(seeded), dtype=torch.int64, device="cpu").to(device)] = torch.tensor(
-            values, dtype=torch.int64, device="cpu"
-        ).to(device)
+        seed.index_copy_(0, on(list(seeded), device), on(values, device))
     return seed, offset

@@ -49,6 +49,10 @@ _COPY_V2 = "self num_reqs idx_mapping temperature seeds dummy_run"
 _DRAFT_V2 = (
     "self hidden_states sample_src_positions idx_mapping temperature seeds draft_step draft_logits spec_step_idx"
 )
+_SCHEDULER = (
+    "self vllm_config kv_cache_config structured_output_manager block_size hash_block_size mm_registry "
+    "include_finished_set log_stats"
+)
 _RECORD = "self scheduler_stats iteration_stats mm_cache_stats engine_idx"
 # (module, name in it): the names of its parameters, in every known version
 PARAMETERS = {
@@ -71,6 +75,7 @@ PARAMETERS = {
     (SPECULATOR_V2, "DraftModelSpeculator.sample_draft"): (_DRAFT_V2, _DRAFT_V2 + " num_steps"),
     (RUNNER_V2, "GPUModelRunner.sample"): ("self hidden_states input_batch grammar_output",),
     (SAMPLER_V2, "rejection_sample"): (_REJECTION_SAMPLE_V2, _REJECTION_SAMPLE_V2 + _FLY),
+    (SCHEDULER, "Scheduler.__init__"): (_SCHEDULER,),
     (SCHEDULER, "Scheduler.update_from_output"): ("self scheduler_output model_runner_output",),
     (LOGGERS, "PrometheusStatLogger.__init__"): ("self vllm_config engine_indexes",),
     (LOGGERS, "PrometheusStatLogger.record"): (_RECORD,),

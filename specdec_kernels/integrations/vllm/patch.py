@@ -71,10 +71,11 @@ def samplers() -> None:
 
 
 def stats() -> None:
-    """Make vLLM's metrics and stats log show what the plugin does."""
+    """Make vLLM's metrics and log show what the plugin does, and its scheduler refuse what a race cannot serve."""
     scheduler, loggers = (_imported(name) for name in (known.SCHEDULER, known.LOGGERS))
     if scheduler and loggers and _may_patch({known.SCHEDULER: scheduler, known.LOGGERS: loggers}):
         metrics.declare(loggers.SchedulerStats)
+        wrap(scheduler, "Scheduler.__init__", race.made_scheduler)
         wrap(scheduler, "ModelRunnerOutput.__init__", metrics.made_output)
         wrap(scheduler, "Scheduler.update_from_output", metrics.update_from_output)
         wrap(loggers, "PrometheusStatLogger.__init__", metrics.made_prometheus)

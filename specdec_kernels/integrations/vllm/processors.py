@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from specdec_kernels.integrations.vllm import fallback
+from specdec_kernels.integrations.vllm.upload import on
 
 
 def validate_spec_decode(upstream: Callable, self: Any, speculative_config: Any) -> None:
@@ -69,7 +70,7 @@ def apply_logits_processors(
     biased = [x for x in sampling_metadata.logitsprocs.non_argmax_invariant if getattr(x, "biases", None)]
     if least is None and not biased:
         return upstream(self, logits, sampling_metadata, metadata)
-    counts = torch.tensor(metadata.num_draft_tokens, device=logits.device, dtype=torch.int64)
+    counts = on(list(metadata.num_draft_tokens), logits.device)
     for processor in biased:
         total = sum(len(of) * metadata.num_draft_tokens[request] for request, of in processor.biases.items())
         _add(logits, processor, counts, total)

@@ -8,12 +8,15 @@ whole life, and absolute positions. An engine without speculation draws in the s
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from specdec_kernels.integrations.vllm import verify
+from specdec_kernels.integrations.vllm.method import races
+from specdec_kernels.integrations.vllm.upload import on
 from specdec_kernels.seeds import signed
 
 
@@ -37,6 +40,18 @@ def made(self: Any) -> None:
     self.specdec_method = "race"
 
 
+def made_scheduler(upstream: Callable, self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+    """Replacement of ``Scheduler.__init__``, which every engine calls before its first step.
+
+    Raises:
+        ValueError: a race is asked for, and the engine's runner is V2's.
+    """
+    if races() and vllm_config.use_v2_model_runner:
+        wanted = "SPECDEC_VLLM_METHOD=race: the model runner must be V1's (VLLM_USE_V2_MODEL_RUNNER=0)"
+        raise ValueError(f"{wanted}, got V2's")
+    upstream(self, vllm_config, *args, **kwargs)
+
+
 def place(runner: Any, last: torch.Tensor) -> Place:
     """Return the place of the first token that a step emits, after the token at position `last` [B].
 
@@ -50,7 +65,7 @@ def place(runner: Any, last: torch.Tensor) -> Place:
         else:
             named = f"{runner.model_config.seed} {request}".encode()
             seeds.append(int.from_bytes(hashlib.sha256(named).digest()[:8], "little", signed=True))
-    return Place(torch.tensor(seeds, dtype=torch.int64, device="cpu").to(last.device, non_blocking=True), last + 1)
+    return Place(on(seeds, last.device), last + 1)
 
 
 def after(at: Place, tokens: torch.Tensor) -> Place:

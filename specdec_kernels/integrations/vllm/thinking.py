@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from specdec_kernels.integrations.vllm.upload import on
+
 
 class Forced(NamedTuple):
     """Rows of the step's logits [R, V] that must emit a given token."""
@@ -34,13 +36,14 @@ class Places:
         self.ids.append(places[1])
 
     def __setitem__(self, place: tuple[int, int], value: None) -> None:
-        self.index_put_(tuple(torch.tensor([x]).to(self.device) for x in place), value)  # type: ignore[arg-type]
+        self.index_put_(tuple(on([x], self.device) for x in place), value)  # type: ignore[arg-type]
 
 
 def forced(scheduled: Any, sampling_metadata: Any) -> Forced | None:
     """Return the rows that thinking budgets force in this step; None if there are none.
 
-    As vLLM's sampler does, it advances the budgets' state by the step, for the bonus rows and then for the others.
+    As vLLM's samplers do, it advances the budgets' state by the step: under speculation for the bonus rows and then for
+    the others, else for all rows at once.
     """
     holder = getattr(sampling_metadata, "thinking_budget_state_holder", None)
     if holder is None or not holder.has_tracked_requests():
@@ -48,7 +51,10 @@ def forced(scheduled: Any, sampling_metadata: Any) -> Forced | None:
     drafts = sampling_metadata.spec_token_ids
     holder.update_state(sampling_metadata.output_token_ids, drafts, repeat_indices=None)
     row, ids = [], []
-    for is_bonus, rows in ((True, scheduled.bonus_logits_indices), (False, scheduled.target_logits_indices)):
+    calls = [(True, scheduled.bonus_logits_indices), (False, scheduled.target_logits_indices)]
+    if not holder.in_spec_mode:  # a call for bonus rows would change the state of an engine without speculation
+        calls = [(False, scheduled.bonus_logits_indices)]
+    for is_bonus, rows in calls:
         places = Places(rows.size(0), rows.device)
         holder.apply_to_logits(places, is_bonus, drafts)
         row += [rows[x].to(torch.int64) for x in places.row]

@@ -20,6 +20,7 @@ from specdec_kernels.integrations.vllm import cut, fallback, metrics, processors
 from specdec_kernels.integrations.vllm.grammar import Grammar
 from specdec_kernels.integrations.vllm.keys import keys
 from specdec_kernels.integrations.vllm.logprobs import logprobs
+from specdec_kernels.integrations.vllm.upload import on
 from specdec_kernels.ops.row_stats import row_stats
 from specdec_kernels.ops.verify_chain import verify_chain
 from specdec_kernels.rows import Rows
@@ -58,7 +59,10 @@ def is_exact(self: Any, sampling_metadata: Any) -> bool:
 
 
 def why_not(self: Any, metadata: Any, logits: torch.Tensor, sampling_metadata: Any) -> str | None:
-    """Return why verify_chain alone cannot do this step, so that vLLM must prepare its rows; None if it can."""
+    """Return why verify_chain alone cannot do this step, so that vLLM must prepare its rows; None if it can.
+
+    The reason is a label of vLLM's metrics, so it names nothing that varies from step to step.
+    """
     if self.specdec_method not in METHODS:
         return f"rejection_sample_method {self.specdec_method}"
     if self.is_processed_logprobs_mode and sampling_metadata.max_num_logprobs is not None:
@@ -72,7 +76,7 @@ def why_not(self: Any, metadata: Any, logits: torch.Tensor, sampling_metadata: A
             if not any(hasattr(processor, name) for name in known):
                 return f"a logits processor that is not known, {type(processor).__name__}"
     rows = sum(metadata.num_draft_tokens) + len(metadata.num_draft_tokens)
-    return None if logits.size(0) == rows else f"{logits.size(0)} rows of logits where {rows} are wanted"
+    return None if logits.size(0) == rows else "another number of rows of logits than of drafts and bonus tokens"
 
 
 def forward(
@@ -99,7 +103,7 @@ def forward(
         if self.specdec_method == "race":  # its drafts have the noise of later draws, so no test of theirs is exact
             metadata = copy(metadata)
             metadata.draft_token_ids = torch.full_like(metadata.draft_token_ids, -1)
-        fallback.note(reason)
+        fallback.note(reason, f"first with {logits.size(0)} rows and the drafts {list(scheduled.num_draft_tokens)}")
         return own_forward(upstream, self, metadata, draft_probs, logits, sampling_metadata)
     from vllm.v1.outputs import SamplerOutput
 
@@ -187,7 +191,7 @@ def sampling(sampling_metadata: Any) -> dict[str, Any]:
 
 def probabilities(draft_logits: torch.Tensor, metadata: Any, sampling_metadata: Any) -> torch.Tensor:
     """Return the probabilities [D, V] that our drafter drew from, for vLLM's own code."""
-    counts = torch.tensor(metadata.num_draft_tokens, device=draft_logits.device, dtype=torch.int64)
+    counts = on(list(metadata.num_draft_tokens), draft_logits.device)
     each = {
         name: x.repeat_interleave(counts, output_size=draft_logits.size(0))
         for name, x in sampling(sampling_metadata).items()

@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from specdec_kernels.allowed import Allowed
 from specdec_kernels.bias import Bias
 from specdec_kernels.integrations.vllm import thinking
+from specdec_kernels.integrations.vllm.upload import on
 from specdec_kernels.ops.support import support
 from specdec_kernels.penalties import Penalties
 from specdec_kernels.rows import Rows
@@ -205,8 +206,3 @@ def index(view: Bias | Allowed) -> torch.Tensor:
     """Return the number of each row's list or mask; here every view has one."""
     assert view.row is not None
     return view.row
-
-
-def on(x: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Copy a small array to the device without waiting for it."""
-    return torch.from_numpy(x).to(device, non_blocking=True)
