@@ -7,6 +7,7 @@ import importlib
 import inspect
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -155,27 +156,25 @@ class _Side(NamedTuple):
     def rows(self, *shape: int) -> Rows:
         """Return rows [*shape, V], or a store if they have an index."""
         lying = (*shape[:-1], 2) if "row" in self.fields else shape
-        strides = torch.empty(*lying, _V * self.step).stride()
-        logits = torch.empty_strided((*lying, _V), (*strides[:-1], self.step), dtype=self.dtype)
+        strides = _empty(*lying, _V * self.step).stride()
+        logits = torch.empty_strided((*lying, _V), (*strides[:-1], self.step), dtype=self.dtype, device="meta")
         return Rows(logits, kind=self.kind, **{name: _FIELDS[name](lying, shape) for name in self.fields})
 
 
-def _int32(*shape: int) -> torch.Tensor:
-    return torch.empty(shape, dtype=torch.int32)
+def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def _int64(*shape: int) -> torch.Tensor:
-    return torch.empty(shape, dtype=torch.int64)
-
+_int32, _int64 = (partial(_empty, dtype=dtype) for dtype in (torch.int32, torch.int64))
 
 # Fields of Rows, as functions of the shape of the rows in memory and of that in the call
 _FIELDS: dict[str, Callable] = {
-    **dict.fromkeys(("temperature", "top_p", "min_p", "top_n_sigma"), lambda lying, shape: torch.empty(1)),
+    **dict.fromkeys(("temperature", "top_p", "min_p", "top_n_sigma"), lambda lying, shape: _empty(1)),
     "top_k": lambda lying, shape: _int32(1),
-    "stats": lambda lying, shape: torch.empty(*lying, 4),
+    "stats": lambda lying, shape: _empty(*lying, 4),
     "row": lambda lying, shape: _int32(*shape),
     "penalties": lambda lying, shape: Penalties(1.1, 0.1, 0.1, _int32(1, 1), _int32(1, 1)),
-    "bias": lambda lying, shape: Bias(_int32(1, 1), torch.empty(1, 1), _int32(1)),
+    "bias": lambda lying, shape: Bias(_int32(1, 1), _empty(1, 1), _int32(1)),
     "allowed": lambda lying, shape: Allowed(_int32(1, _V // 32), _int32(1)),
     "ids": lambda lying, shape: _int32(*lying, _V),
     "vocab_map": lambda lying, shape: VocabMap(_int32(4 * _V + 1), _V),
@@ -215,10 +214,10 @@ _CALLS: dict[str, Callable] = {
     "sample": lambda side, draft: {"rows": side.rows(1)} | _seeds(),
     "top_logprobs": _flat(k=1),
     "support": _flat(max_kept=1),
-    "row_topw": lambda side, draft: {"rows": side.rows(1), "score": torch.empty(1), "w": 1},
+    "row_topw": lambda side, draft: {"rows": side.rows(1), "score": _empty(1), "w": 1},
     "row_gap": _pair(),
     "kseq_rho": _pair(k=1),
-    "accept": lambda side, draft: _probs(side, draft, 1, _V, u=torch.empty(1, _V, dtype=torch.float64)),
+    "accept": lambda side, draft: _probs(side, draft, 1, _V, u=_empty(1, _V, dtype=torch.float64)),
     "residual": lambda side, draft: _probs(side, draft, 1),
     "verify_chain": _chain,
     "verify_tree": lambda side, draft: _tree(side, draft) | {"method": "recursive" if draft else "target_only"},

@@ -178,7 +178,7 @@ def fields(given, prompt=2, most=20, eos=(7,)):
     return processors.parameters("generate", LogitsProcessorList(given), False, ids, 32, ends, None)(0)
 
 
-@pytest.mark.parametrize("order", itertools.permutations(range(3)), ids=str)
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))], ids=str)
 def test_a_forbidden_id_stays_forbidden(order):
     """Whatever bias another processor gives it, as when transformers adds them one after another."""
     every = (

@@ -140,7 +140,7 @@ class OneEnd:
     def has_tracked_requests(self):
         return True
 
-    def update_state(self, output_token_ids, spec_token_ids, repeat_indices):
+    def update_state(self, *_, **__):
         pass
 
     def apply_to_logits(self, logits, predict_bonus_token, spec_token_ids):

@@ -131,8 +131,6 @@ def _made_v2(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     Without the runner's part, verification would not know the filters that drafts were drawn with.
     """
     upstream(self, *args, **kwargs)
-    if races():
-        log.warning("specdec_kernels %s: SPECDEC_VLLM_METHOD is for V1's runner only", specdec_kernels.__version__)
     draft_v2.made(self)
     runner, speculator = (sys.modules.get(name) for name in (known.RUNNER_V2, known.SPECULATOR_V2))
     if runner and _may_patch({known.RUNNER_V2: runner}):
