@@ -3,7 +3,7 @@
 plain decoding.
 
     python -m demo.race                                        # 40 prompts of 64 tokens
-    python -m demo.race --prompts 164 --tokens 128 --texts 1   # only the texts at temperature 1, about 20,000 tokens
+    python -m demo.race --prompts 164 --tokens 160 --texts 1   # only the texts at temperature 1, over 20,000 tokens
 
 HumanEval prompts, SmolLM2-135M-Instruct and the demo's draft in float32, chains of --gamma drafts. "sampled" is what
 many engines do: the target's token is drawn, and a draft that is this token is accepted. Its texts are the race's, its

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support import answers as reference
-from support import backends, cases, checks, flat, races, tree_checks
+from support import backends, cases, checks, flat, races, tiers, tree_checks
 
 import specdec_kernels as sk
 from specdec_kernels import theory
@@ -101,6 +101,7 @@ def test_matches_and_marginals(racer):
 def test_law_of_peaked_rows(racer):
     """Gaps of 300 between logits: the winner is never a token that p forbids in practice, and the rest follows p."""
     n = 100_000 if backends.BACKENDS[racer].slower == 1 else 20_000
+    n = 1_000_000 if tiers.TIER == "all" and "cuda-on" not in racer else n  # nine minutes on the simulated device
     z = torch.tensor([300.0, 299.0, 0.0, 300.5, -300.0, -math.inf])
     out = won(racer, z.expand(n, -1), seed=torch.full((n,), -9), offset=torch.arange(n) + (1 << 40))
     law = dict(enumerate(z.double().softmax(-1).tolist()))
@@ -231,9 +232,9 @@ def test_samples_agree_with_the_reference(racer, how):
         assert (out.tokens == -1).any() and (out.logprobs[out.tokens == -1] == -math.inf).all()
 
 
-def test_ten_thousand_seeds(racer):
-    """One row, many seeds: the reference's keys are computed at once."""
-    n = 10_000 if backends.BACKENDS[racer].slower == 1 else 500
+def test_many_seeds(racer):
+    """One row, 100,000 seeds in make test-all: the reference's keys are computed at once."""
+    n = 100_000 if tiers.TIER == "all" else 10_000 if backends.BACKENDS[racer].slower == 1 else 500
     z = torch.randn(130, generator=torch.Generator().manual_seed(3))
     seed = torch.randint(-(2**63), 2**63 - 1, (n,), generator=torch.Generator().manual_seed(4))
     out = won(racer, sk.Rows(z.expand(n, -1)), seed=seed, offset=torch.arange(n))
