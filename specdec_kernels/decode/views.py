@@ -168,9 +168,9 @@ class Views:
         requests = [s.request for s in self._batch]
         emitted = [len(s.tokens) - len(s.request.prompt) for s in self._batch]
         early = [max(0, r.min_tokens - done) if r.eos else 0 for r, done in zip(requests, emitted)]
-        ids, values, number = self._biases
         if not any(early) and not any(r.logit_bias or r.bad_words for r in requests):
             return None
+        ids, values, number = self._biases
         late = depth() >= upload(early, self._batch.device)[:, None]
         first = 2 * torch.arange(len(requests), device=self._batch.device)[:, None]
         row = number[first + late]
