@@ -3,7 +3,7 @@
 
 import io
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stderr
 
 import pytest
 
@@ -11,6 +11,7 @@ pytest.importorskip("rich")
 from rich.console import Console  # noqa: E402
 
 from specdec_kernels.cli import console as spoken  # noqa: E402
+from specdec_kernels.cli import main  # noqa: E402
 
 
 @pytest.fixture
@@ -79,3 +80,17 @@ def test_a_terminal_has_a_bar():
         done("timing")
         done("timing")
     assert "2/2" in text.getvalue() and "about 50 s to go" in text.getvalue() and "-:--" not in text.getvalue()
+
+
+def test_progress_is_seen_while_stderr_is_redirected(monkeypatch, capsys):
+    """Unpacking a .gguf model redirects sys.stderr for minutes. `generate` still prints its progress."""
+    generate = pytest.importorskip("specdec_kernels.cli.generate")
+
+    def load(args, says):
+        with redirect_stderr(io.StringIO()):
+            says.print("still unpacking")
+        raise ValueError("loaded enough")
+
+    monkeypatch.setattr(generate, "_load", load)
+    assert main(["generate", "--prompt", "a"]) == 2
+    assert capsys.readouterr().err.splitlines() == ["still unpacking", "error: loaded enough"]

@@ -2,6 +2,7 @@
 """``python -m specdec_kernels generate``: check the options, load the models, write the text to stdout and the rest to
 stderr."""
 
+import sys
 from dataclasses import replace
 
 import torch
@@ -20,7 +21,8 @@ def run(args) -> int:
     """Run the command; return the exit status, 1 if a request ended in an error."""
     plan.rehearse(args)
     _check_device(args.device)
-    says = Console(stderr=True)  # stdout is for the text only
+    # stdout is for the text only. The stream is bound here, since unpacking a model redirects sys.stderr meanwhile.
+    says = Console(file=sys.stderr)
     pair = _load(args, says)
     prompts = [_encode(pair.tokenizer, text, args.chat) for text in args.prompt]
     return (_print_beams if args.beams else _print_texts)(Console(), says, pair, args, prompts)
