@@ -155,10 +155,10 @@ class _Side(NamedTuple):
 
     def rows(self, *shape: int) -> Rows:
         """Return rows [*shape, V], or a store if they have an index."""
-        lying = (*shape[:-1], 2) if "row" in self.fields else shape
-        strides = _empty(*lying, _V * self.step).stride()
-        logits = torch.empty_strided((*lying, _V), (*strides[:-1], self.step), dtype=self.dtype, device="meta")
-        return Rows(logits, kind=self.kind, **{name: _FIELDS[name](lying, shape) for name in self.fields})
+        stored = (*shape[:-1], 2) if "row" in self.fields else shape
+        strides = _empty(*stored, _V * self.step).stride()
+        logits = torch.empty_strided((*stored, _V), (*strides[:-1], self.step), dtype=self.dtype, device="meta")
+        return Rows(logits, kind=self.kind, **{name: _FIELDS[name](stored, shape) for name in self.fields})
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -169,15 +169,15 @@ _int32, _int64 = (partial(_empty, dtype=dtype) for dtype in (torch.int32, torch.
 
 # Fields of Rows, as functions of the shape of the rows in memory and of that in the call
 _FIELDS: dict[str, Callable] = {
-    **dict.fromkeys(("temperature", "top_p", "min_p", "top_n_sigma"), lambda lying, shape: _empty(1)),
-    "top_k": lambda lying, shape: _int32(1),
-    "stats": lambda lying, shape: _empty(*lying, 4),
-    "row": lambda lying, shape: _int32(*shape),
-    "penalties": lambda lying, shape: Penalties(1.1, 0.1, 0.1, _int32(1, 1), _int32(1, 1)),
-    "bias": lambda lying, shape: Bias(_int32(1, 1), _empty(1, 1), _int32(1)),
-    "allowed": lambda lying, shape: Allowed(_int32(1, _V // 32), _int32(1)),
-    "ids": lambda lying, shape: _int32(*lying, _V),
-    "vocab_map": lambda lying, shape: VocabMap(_int32(4 * _V + 1), _V),
+    **dict.fromkeys(("temperature", "top_p", "min_p", "top_n_sigma"), lambda stored, shape: _empty(1)),
+    "top_k": lambda stored, shape: _int32(1),
+    "stats": lambda stored, shape: _empty(*stored, 4),
+    "row": lambda stored, shape: _int32(*shape),
+    "penalties": lambda stored, shape: Penalties(1.1, 0.1, 0.1, _int32(1, 1), _int32(1, 1)),
+    "bias": lambda stored, shape: Bias(_int32(1, 1), _empty(1, 1), _int32(1)),
+    "allowed": lambda stored, shape: Allowed(_int32(1, _V // 32), _int32(1)),
+    "ids": lambda stored, shape: _int32(*stored, _V),
+    "vocab_map": lambda stored, shape: VocabMap(_int32(4 * _V + 1), _V),
 }
 
 

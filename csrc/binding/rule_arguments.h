@@ -7,8 +7,8 @@
 
 namespace specdec {
 
-// Shapes: rule [B], alpha [B] or [B, 2], or for each of a chain's G positions [B, G, 1] or [B, G, 2]. 1 in place
-// of B serves all. Or numbers: the rule's code, alpha and the second alpha.
+// Shapes: rule [B], alpha [B] or [B, 2], or for each of a chain's G positions [B, G, 1] or [B, G, 2]. A first
+// dimension of 1 serves all requests. Or numbers: the rule's code, alpha and the second alpha.
 inline Rules rules(const Op& op, const OptTensor& rule, const OptTensor& alpha, const Numbers& numbers, int64_t B,
                    int64_t G = -1) {
   Rules r;
@@ -56,7 +56,7 @@ inline void check_rule(const Op& op, const Rules& r, bool block, int64_t b, int6
         at);
   const Rule rule = r.asked(b);
   check(!block || replaces_target(rule), op, "rule '", kRuleNames[int(rule)],
-        "' is no law, so method must be 'token', got 'block'", at);
+        "' defines no distribution, so method must be 'token', got 'block'", at);
   if (rule == Rule::kExact) return;
   const float first = r.alpha_of(b), second = r.second_of(b);
   if (r.alpha || first == first) check_range(op, rule, row_of(rule).first, first, "alpha", at);

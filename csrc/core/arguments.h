@@ -84,7 +84,7 @@ struct SeenRows : RowMemory {
   Views views;
   int64_t drafted = 0;
   RowsIds ids;
-  // Row n as its entries lie
+  // Row n as stored, without ids
   SPECDEC_HD Row at(int64_t b, int64_t n) const {
     Row row = RowMemory::at(b, n).seen(views, n, drafted, n);
 #ifndef SPECDEC_IN_CUDA

@@ -54,7 +54,7 @@ struct EntryIds {
 // numbered anew: V, V + 1, ... in their order, so that sums have at most V + k terms. `places` has these numbers. V: of
 // the target; of a map, the map's; in sample and row_stats 2^24, since they number no id anew.
 struct Listed {
-  const void* lying;              // Row::pointer() of the row as its entries lie
+  const void* stored;             // Row::pointer() of the row without ids (Row::as_stored)
   const void* data;               // [k] of dtype: the entries of that row, as its view changes them
   const EntryIds::Place* places;  // [n]
   const int32_t* first;           // of a map: [V + 1], the first place of each id; null: found by search

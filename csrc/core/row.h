@@ -102,8 +102,8 @@ class Row {
   SPECDEC_HD const Listed* listed() const {
     return reinterpret_cast<const Listed*>(static_cast<const char*>(data_) - 3);
   }
-  // The same row as its entries lie
-  SPECDEC_HD Row as_it_lies() const { return is_listed() ? Row(listed()->lying, listed()->k, listed()->dtype) : *this; }
+  // The row as stored: its entries by their places in memory, without ids
+  SPECDEC_HD Row as_stored() const { return is_listed() ? Row(listed()->stored, listed()->k, listed()->dtype) : *this; }
   // The view of a row for which is_seen() holds, and is_listed() does not
   SPECDEC_HD const Seen* view() const { return reinterpret_cast<const Seen*>(static_cast<const char*>(data_) - 1); }
   SPECDEC_HD RowId id() const { return {data_, V << 2 | dtype}; }
@@ -130,8 +130,8 @@ class Row {
     if (!ids || by_id) return f(v);
     for (const EntryIds::Place& place : ids->between(v, v + 1)) f(place.at);
   }
-  // The same row as its entries lie
-  Row as_it_lies() const {
+  // The row as stored: its entries by their places in memory, without ids
+  Row as_stored() const {
     Row row = *this;
     if (ids) row.V = ids->k, row.by_id = false;
     return row;

@@ -57,7 +57,7 @@ struct Rows {
   // Row i of request b, which must exist, as the request sees it after the window that ends at `position`. `view` is
   // the index of this view in CUDA.
   SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i, int64_t position, int64_t view) const {
-    Row row = as_it_lies(start, b, i).seen(views, b, position, view);
+    Row row = as_stored(start, b, i).seen(views, b, position, view);
 #ifndef SPECDEC_IN_CUDA
     row.ids = ids.of(index(start, b, i));
 #endif
@@ -113,7 +113,7 @@ struct Rows {
     return dist(executor, of_ids(start, b, i, position, view), start, b, i);
   }
 
-  SPECDEC_HD Row as_it_lies(int64_t start, int64_t b, int64_t i) const {
+  SPECDEC_HD Row as_stored(int64_t start, int64_t b, int64_t i) const {
     if (by_position) return start < 0 ? memory.at(b, i) : memory.at(0, index(start, b, i));
     const int64_t n = number(start, b, i);
     return memory.at(int64_t(uint64_t(n) / uint64_t(store.K)), n);  // batch_stride: a slot's stride minus K rows

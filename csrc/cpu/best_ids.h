@@ -25,7 +25,7 @@ class BestIds {
 
   void add(float worth, int64_t id) { orders_.push_back(order_of(worth, id)); }
   // Drops all but the k best if there are too many. Returns whether it did; least() then grew.
-  bool let_go() {
+  bool drop_worst() {
     if (int64_t(orders_.size()) <= most_) return false;
     cut();
     least_ = std::nextafter(worth_of_order(orders_.back()), HUGE_VALF);

@@ -44,7 +44,7 @@ class CpuExecutor {
   }
   bool is_sharded() const { return task_; }
 
-  // Drops the values cached of rows, before the next request. Requests may share rows, and no result may depend on what
+  // Drops the cached values of rows, before the next request. Requests may share rows, and no result may depend on what
   // another request computed.
   void forget() {
     held_ = {}, peaks_ = {}, removed_ = {};
@@ -60,8 +60,9 @@ class CpuExecutor {
 
   // The stats of a row of logits. Without filters the row is read once. Stores its chunk sums for draw().
   RowStats stats(const Row& of, const Filters& filters) {
-    const Row row = of.as_it_lies();
+    const Row row = of.as_stored();
     if (!task_) return row_stats(row, filters);
+    // While it exists, exchanges use this row's answers.
     const ShardTask::RowAsked asked = task_->asked_of(row, filters, sums_surprise_);
     return row_stats(row, filters);
   }
@@ -96,8 +97,8 @@ class CpuExecutor {
   double tv(const Dist& p, const Dist& q);           // stores chunk sums unless both are logits
   double largest_prob(const Dist& d) const;          // NaN if the row holds NaN or +inf, or nothing positive
   int64_t above(const Row& row, float least) const;  // how many entries are > least
-  double deferred(const Mixture& mixture,
-                  int64_t V) const;  // the mass of the mixture's q on ids that are not kept or >= V
+  // The mass of the mixture's q on ids that are not kept or >= V
+  double deferred(const Mixture& mixture, int64_t V) const;
 
   // Inverse CDF over the stored chunk sums: the first id with mass whose running sum exceeds v * total
   int64_t draw(const Residual& residual, double v) const;
@@ -112,9 +113,9 @@ class CpuExecutor {
   // distribution to draw from next, kNothing if nothing is left.
   Dist exclude(const Dist& p, const Few& removed);
 
-  // The winner of a race (core/race.h) on a row of d; -1 if nothing is kept, or a probability is NaN or +inf. `taken`:
-  // the winners before, which take no part; the races that gave them must be this executor's last. k: how many winners
-  // will be asked for. All are found at once.
+  // The winner of a race (core/race.h) on the row of d; -1 if nothing is kept, or a probability is NaN or +inf.
+  // `taken`: the winners of this executor's latest races on the row, in order; they are left out. k: how many winners
+  // the caller will ask for in all, since the first race finds the k best at once.
   int64_t race(const Dist& d, const Noise& noise, const Few& taken = {}, int64_t k = 1);
 
   // Writes the weights of chunk c to w [kChunk]. Returns their sum.
@@ -127,6 +128,7 @@ class CpuExecutor {
   // The totals of p and q. Stores both as probabilities for clipped_sums(). The chunk sums for draw() stay.
   PairMass masses(const Residual& p, const Dist& q);  // p has no subtractions
   PairMass masses(const Dist& p, const Dist& q) { return masses(Residual{p}, q); }
+  // The pair is the one that masses() stored.
   void clipped_sums(const auto&, const Dist&, const float (&t)[kCandidates], double (&out)[kCandidates]) {
     clipped_sums(t, out);
   }
@@ -209,10 +211,10 @@ class CpuExecutor {
     double above = 0;  // weight of the logits >= below
     void narrow(const float (&t)[kThresholds], const double (&weight)[kThresholds]);
   };
-  static constexpr size_t kFew = 512;          // a list this short is sorted
-  static constexpr size_t kMost = 8 * kChunk;  // the longest list
-  static constexpr int kSample = 256;          // entries at equal steps along a row
-  static constexpr int64_t kTold = 256;        // the largest k for which ranks exchange k entries each
+  static constexpr size_t kFew = 512;             // a list this short is sorted
+  static constexpr size_t kMost = 8 * kChunk;     // the longest list
+  static constexpr int kSample = 256;             // entries at equal steps along a row
+  static constexpr int64_t kMostExchanged = 256;  // the largest k for which ranks exchange k entries each
   Spread spread(const Row& row, float max) const;
   double kept_sum(const Row& row, float max, float scale, float cutoff);
   float top_k_bound(int64_t k) const;

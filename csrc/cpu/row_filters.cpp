@@ -76,13 +76,13 @@ float CpuExecutor::top_k_bound(int64_t k) const {
 // The k-th largest entry if it is above lo, else lo. For small k the ranks exchange their k largest entries, for larger
 // k counts of the digits of the entries' sort keys. Both ways find exactly the same entry.
 float CpuExecutor::top_k_over_ranks(const Row& row, int64_t k, float lo) const {
-  if (k > kTold) return top_k_by_digits(row, k, lo);
+  if (k > kMostExchanged) return top_k_by_digits(row, k, lo);
   const size_t bytes = k * sizeof(float);
   const char* all = task_->exchange(bytes, [&](char* mine) {
     std::vector<float> some;
     for_local_entries(row, lo, HUGE_VALF, [&](float z) {
       some.push_back(z);
-      if (int64_t(some.size()) < 4 * kTold) return;
+      if (int64_t(some.size()) < 4 * kMostExchanged) return;
       std::nth_element(some.begin(), some.begin() + (k - 1), some.end(), std::greater<float>());
       some.resize(k);
     });
@@ -99,7 +99,7 @@ float CpuExecutor::top_k_by_digits(const Row& row, int64_t k, float lo) const {
   using Counts = std::array<uint32_t, 256>;
   uint32_t prefix = 0;
   for (int shift = 24; shift >= 0; shift -= 8) {
-    const std::vector<Counts> told = task_->told<Counts>([&] {
+    const std::vector<Counts> of_ranks = task_->on_each_rank<Counts>([&] {
       Counts counts{};
       for_local_entries(row, lo, HUGE_VALF, [&](float z) {
         const uint32_t key = ordered(z + 0.0f);
@@ -108,7 +108,7 @@ float CpuExecutor::top_k_by_digits(const Row& row, int64_t k, float lo) const {
       return counts;
     });
     std::array<int64_t, 256> counts{};
-    for (const Counts& of_rank : told)
+    for (const Counts& of_rank : of_ranks)
       for (int i = 0; i < 256; ++i) counts[i] += of_rank[i];
     int digit = 255;
     while (digit >= 0 && counts[digit] < k) k -= counts[digit--];
@@ -213,7 +213,7 @@ bool CpuExecutor::gather_over_ranks(const Row& row, const Search& search, std::v
     for_entries([&](float) { ++n; });
     return n;
   };
-  const std::vector<uint32_t> counts = task_->told<uint32_t>(count);
+  const std::vector<uint32_t> counts = task_->on_each_rank<uint32_t>(count);
   if (std::accumulate(counts.begin(), counts.end(), size_t(0)) > kMost) return false;
   list = task_->entries_of(row, counts, for_entries);
   return true;

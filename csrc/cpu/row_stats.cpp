@@ -109,7 +109,7 @@ RowStats CpuExecutor::row_stats(const Row& row, const Filters& filters) {
 
 RowStats CpuExecutor::stats_without(const Dist& q, const Few& removed) {
   RowStats left = q.stats;
-  const Row row = q.row.as_it_lies();
+  const Row row = q.row.as_stored();
   chunks_ = chunk_count(row.V);
   held_ = {}, peaks_ = {};
   const auto stats_of_chunk = [&](int64_t c) {

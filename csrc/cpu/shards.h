@@ -68,7 +68,7 @@ class ShardTask {
   }
   // The result of make() on each rank
   template <class T, class Make>
-  std::vector<T> told(const Make& make) {
+  std::vector<T> on_each_rank(const Make& make) {
     const char* all = exchange(sizeof(T), [&](char* mine) {
       const T x = make();
       std::memcpy(mine, &x, sizeof(T));
@@ -107,7 +107,7 @@ class ShardTask {
   // The result of make() on rank `owner`
   template <class T, class Make>
   T value_of(int64_t owner, const Make& make) {
-    return told<T>([&] { return owner == split.rank ? make() : T{}; })[owner];
+    return on_each_rank<T>([&] { return owner == split.rank ? make() : T{}; })[owner];
   }
   // Calls take(c, f(c)) for all chunks; the first `width` bytes of a T are exchanged. `leaves`: f also stores something
   // that is needed, so it is called even if the answer is known.

@@ -146,7 +146,8 @@ inline F exp2_f(F y) {
 
 constexpr float kLog2e = 1.44269504088896341f;
 
-// (z - max) * scale * log2(e) for logits of a row, computed from halves, since the difference of two may overflow
+// (z - max) * scale * log2(e) for the logits z of a row. z and max are halved before they are subtracted, since z - max
+// may overflow.
 struct Exponent {
   float half, twice;
   float least;  // logits below it count as weight 0: they are not kept, or their y is below kLeastExponent
@@ -186,7 +187,7 @@ __attribute__((always_inline)) inline float sum_over(int n, Step step) {
   return s.total();
 }
 
-// ln x of a normal number. The relative error is below 1e-7; around x = 1 the absolute error is.
+// ln x of a normal number. The relative error is below 1e-7, except near x = 1: there the absolute error is below 1e-7.
 inline F log_f(F x) {
   I exponent = ((I)x >> 23) - 127;
   F m = (F)(((I)x & 0x7fffff) | 0x3f800000);

@@ -12,13 +12,13 @@ namespace specdec {
 // The address of a row's stored entries, with or without a view
 SPECDEC_HD const void* memory_of(const Row& row) { return row.is_seen() ? row.view()->data : row.pointer(); }
 
-SPECDEC_HD float lying_entry(const Row& row, int64_t v) { return number_at(memory_of(row), row.dtype, v); }
+SPECDEC_HD float stored_entry(const Row& row, int64_t v) { return number_at(memory_of(row), row.dtype, v); }
 
 // entry() of a row with a view, or by id
 SPECDEC_HD_APART float changed_entry(const void* row, DType dtype, int64_t v, float scale, float cutoff) {
   const Row of(row, 0, dtype);
-  if constexpr (!kReadsIds) return seen_entry(*of.view(), v, lying_entry(of, v));
-  return of.is_listed() ? listed_entry(*of.listed(), v, scale, cutoff) : seen_entry(*of.view(), v, lying_entry(of, v));
+  if constexpr (!kReadsIds) return seen_entry(*of.view(), v, stored_entry(of, v));
+  return of.is_listed() ? listed_entry(*of.listed(), v, scale, cutoff) : seen_entry(*of.view(), v, stored_entry(of, v));
 }
 SPECDEC_HD float Row::entry(int64_t v, float scale, float cutoff) const {
   return is_seen() ? changed_entry(data_, dtype, v, scale, cutoff) : number_at(data_, dtype, v);
@@ -81,11 +81,11 @@ SPECDEC_DEVICE const char* group_at(const Row& row, int64_t chunk, int j) {
   return static_cast<const char*>(row.pointer()) + (chunk * kChunk + group_begin(j)) * Group<kType>::kSize;
 }
 
-// Loads N stored entries one by one. Entry r is at begin + step_of(r), as in a chunk; `pad` takes the place of entries
-// from `left` on, and of those that the row's mask forbids, which are not read: a masked row is of logits, whose pad is
-// -inf. Else the view is left out. Of a 16-bit row at most eight loads are in flight at a time.
+// Loads N stored entries one by one. Entry r is at begin + step_of(r), as in a chunk. Entries from `left` on are `pad`,
+// and so are entries that the row's mask forbids, which are not read (only rows of logits have masks, and their pad is
+// -inf). The rest of the view is not applied. For a 16-bit row at most eight loads are in flight at a time.
 template <int N>
-SPECDEC_DEVICE void load_lying(const Row& row, int64_t begin, int left, float pad, float (&z)[N]) {
+SPECDEC_DEVICE void load_stored(const Row& row, int64_t begin, int left, float pad, float (&z)[N]) {
   const uint32_t allowed = allowed_bits<N>(row, int(begin));
   if (row.dtype == kFloat32) {
     const float* from = opaque(static_cast<const float*>(memory_of(row)) + begin);
@@ -115,7 +115,7 @@ template <int N>
 SPECDEC_DEVICE void load_entries(const Row& row, int64_t begin, float pad, float (&z)[N]) {
   const int64_t rest = row.V - begin;
   const int left = rest < kChunk ? int(rest) : kChunk;  // entries up to the end of the row, at most kChunk
-  load_lying(row, begin, left, pad, z);
+  load_stored(row, begin, left, pad, z);
   if (row.is_seen()) see(row, begin, left, z);
 }
 

@@ -84,7 +84,7 @@ SPECDEC_DEVICE void write_seen(const Views& views, const ViewLists& lists, int64
 #pragma unroll 1
     for (int j = threadIdx.x; j < row.k; j += kThreads) {
       const int64_t id = row.of(j);
-      out[j] = id < 0 ? -HUGE_VALF : seen(int32_t(id), lying_entry(from, j));
+      out[j] = id < 0 ? -HUGE_VALF : seen(int32_t(id), stored_entry(from, j));
     }
   };
   if (!views || (views.fine(b, position) && !views.change(b, position)))
@@ -144,17 +144,17 @@ SPECDEC_DEVICE void list_row(const ListedRows& to, const RowsIds& ids, const Int
     row.V = int32_t(to.V), row.places = places, row.repeats = to.repeats + number;
     list_sparse(row, places, to.repeats + number);
   }
-  row.data = row.lying = memory_of(from), row.dtype = from.dtype;
+  row.data = row.stored = memory_of(from), row.dtype = from.dtype;
   if (to.written) {
     float* const out = to.written + number * to.stride;
     write_seen(views, lists, number, from, b, position, row, out);
-    row.data = row.lying = out, row.dtype = kFloat32;
+    row.data = row.stored = out, row.dtype = kFloat32;
   } else if (to.seen && row.n < row.k) {
-    row.lying = reinterpret_cast<const char*>(to.seen + number) + 1;
+    row.stored = reinterpret_cast<const char*>(to.seen + number) + 1;
   }
   if (threadIdx.x != 0) return;
   to.listed[number] = row;
-  const bool holes = row.lying != row.data;
+  const bool holes = row.stored != row.data;
   if (to.seen)
     to.seen[number] = {
         row.data, holes ? reinterpret_cast<const Seen::Entry*>(to.none) : nullptr, to.none, to.mapped, to.words, false};

@@ -75,9 +75,9 @@ class RaceExecutor {
     return step_stats<true>(row, filters, tables_.chunks.row(2 * cluster_index() + turn_, tables_.per_row), nullptr);
   }
   SPECDEC_DEVICE int64_t argmax_finite(const Row& row) const {
-    const int64_t at = block_argmax_finite(row.as_it_lies());
+    const int64_t at = block_argmax_finite(row.as_stored());
     if (!row.is_listed()) return at;
-    return fabsf(row.as_it_lies().entry(at)) < HUGE_VALF ? clamped(row.listed()->of(at), kIdsEnd - 1) : 0;
+    return fabsf(row.as_stored().entry(at)) < HUGE_VALF ? clamped(row.listed()->of(at), kIdsEnd - 1) : 0;
   }
 
   // Returns the winner, or -1 if nothing is kept or the row is invalid.

@@ -111,7 +111,7 @@ class ExecutorRoom {
 template <bool kFiltered>
 SPECDEC_APART RowStats step_stats(Row row, Filters filters, ChunkTable table, float* sums) {
   const Listed* const listed = row.is_listed() ? row.listed() : nullptr;
-  row = row.as_it_lies();
+  row = row.as_stored();
   const int in_turn = turns(chunk_count(row.V), cluster_size());
   reduce_chunks<kFiltered>(row, filters.scale(), cluster_rank(), in_turn, table.under(filters, row.V));
   cluster_sync();

@@ -24,18 +24,18 @@ SPECDEC_DEVICE uint32_t allowed_bits(const Row& row, int first) {
   return bits;
 }
 
-// Entry v under a view; `lying` is its stored value.
-SPECDEC_HD float seen_entry(const Seen& view, int64_t v, float lying) {
+// Entry v under a view, from its stored value
+SPECDEC_HD float seen_entry(const Seen& view, int64_t v, float stored) {
   if (view.invalid) return NAN;
   if (view.words && !(allowed_bits(view, int(v)) & 1)) return -HUGE_VALF;
   const int end = view.begins[v / Seen::kSpan + 1];
   for (int i = view.begins[v / Seen::kSpan]; i < end; ++i) {
     if (view.entries[i].id == v) return view.entries[i].value;
   }
-  return lying;
+  return stored;
 }
 
-// Applies bias and penalties to the N entries of a thread. load_lying() has applied the mask. Entry r is at
+// Applies bias and penalties to the N entries of a thread. load_stored() has applied the mask. Entry r is at
 // begin + step_of(r), and `left` entries of the row are left from `begin` on. A group lies in one span, and the next
 // group in the next span.
 template <int N>

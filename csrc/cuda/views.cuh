@@ -127,7 +127,7 @@ SPECDEC_DEVICE int put_entries(const UsedList& list, int H, LooseIds& loose, con
 #pragma unroll 1
   for (int j = threadIdx.x; j < H; j += kThreads) {
     const int32_t v = list.ids[j];
-    put(j + place_in(loose.fresh, fresh, v), v, lying_entry(row, v), true, list.counts[j]);
+    put(j + place_in(loose.fresh, fresh, v), v, stored_entry(row, v), true, list.counts[j]);
   }
   __syncthreads();
 #pragma unroll 1
@@ -136,7 +136,7 @@ SPECDEC_DEVICE int put_entries(const UsedList& list, int H, LooseIds& loose, con
     const int32_t v = loose.ids[k];
     const bool used = loose.state[k] < 0;
     const int j = place_in(list.ids, H, v);
-    const float e = loose.biased(v, lying_entry(row, v));
+    const float e = loose.biased(v, stored_entry(row, v));
     put(j + place_in(loose.fresh, fresh, v), v, e, used, (used ? list.counts[j] : 0) + loose.count_in_window(v));
   }
   __syncthreads();

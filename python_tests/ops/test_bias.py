@@ -203,8 +203,8 @@ def test_what_a_device_finds_wrong_makes_a_row_invalid(op, backend):
             bad[1] = 0
             bad[1, ..., [2, 7]] = fields["values"][1, 0].item()
             wanted = backends.run_without_values(op, backend, **call | {side: unseen(call[side], logits=bad)})
-            lying = call[side].logits
-            others = backends.run_without_values(op, backend, **call | {side: unseen(call[side], logits=lying)})
+            stored = call[side].logits
+            others = backends.run_without_values(op, backend, **call | {side: unseen(call[side], logits=stored)})
             assert differ(found, others), fields
             continue
         assert not differ(found, wanted), fields

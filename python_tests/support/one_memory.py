@@ -42,9 +42,9 @@ def side(z, view, drafts):
     each in its own memory."""
     view = None if view is None else penalties(**view)
     windows = [drafts[:i] for i in range(len(drafts) + 1)]
-    lying = z.expand(REQUESTS, len(windows), len(z))
-    out = written_out(lying[0], Rows(lying, penalties=view), windows, [0] * len(windows), REQUESTS).float().clone()
-    return Rows(lying, penalties=view), Rows(out.expand(REQUESTS, *out.shape))
+    stored = z.expand(REQUESTS, len(windows), len(z))
+    out = written_out(stored[0], Rows(stored, penalties=view), windows, [0] * len(windows), REQUESTS).float().clone()
+    return Rows(stored, penalties=view), Rows(out.expand(REQUESTS, *out.shape))
 
 
 def with_stats(rows, plain, temperatures):

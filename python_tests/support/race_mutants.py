@@ -71,7 +71,7 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
     ),
     "racers that are read without their view, in CUDA": (
         ["cuda"],
-        [(FIELD, "race_weight(d_, d_.row.entry(at))", "race_weight(d_, lying_entry(d_.row, at))")],
+        [(FIELD, "race_weight(d_, d_.row.entry(at))", "race_weight(d_, stored_entry(d_.row, at))")],
         penalties,
     ),
     "keys in float32": (

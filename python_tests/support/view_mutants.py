@@ -99,7 +99,7 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
     ),
     "entries out of order": (
         ["cuda"],
-        [(CUDA, "put(j + place_in(loose.fresh, fresh, v), v, lying_entry(", "put(j, v, lying_entry(")],
+        [(CUDA, "put(j + place_in(loose.fresh, fresh, v), v, stored_entry(", "put(j, v, stored_entry(")],
         chains,
     ),
     "a bias after the penalties": (
@@ -112,7 +112,7 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
     ),
     "a bias after the penalties, in CUDA": (
         ["cuda"],
-        [(CUDA, "const float e = loose.biased(v, lying_entry(row, v));", "const float e = lying_entry(row, v);"),
+        [(CUDA, "const float e = loose.biased(v, stored_entry(row, v));", "const float e = stored_entry(row, v);"),
          (CUDA, "count_in_window(v));\n  }", "count_in_window(v));\n"
           "    float& seen = entries[j + place_in(loose.fresh, fresh, v)].value;\n"
           "    seen = loose.biased(v, seen);\n  }")],

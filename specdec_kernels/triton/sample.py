@@ -48,8 +48,8 @@ from .row_stats import find_stats, scan
 
 @triton.jit
 def to_masses(rows, at, top, scale, exists, S):
-    """Rescale chunk sums from relative to each chunk's maximum to relative to `top`. Return the row's largest finite
-    logit."""
+    """Make the chunk sums relative to the logit `top`; before, each is relative to its chunk's maximum. Return the
+    row's largest finite logit."""
     chunks = chunks_of(rows)
     most = start(-float("inf"), tl.float32, S)
     for begin in range(0, chunks, S.CHUNKS):
@@ -90,25 +90,25 @@ def measure_anew(rows, n, stats, tokens, num_taken, on, S):
 
 @triton.jit
 def put_known(
-    rows, n, stats, most, lost, others, tokens, logprobs, k, REPLACEMENT: tl.constexpr, DRAWS: tl.constexpr, S
+    rows, n, stats, most, invalid, fixed, tokens, logprobs, k, REPLACEMENT: tl.constexpr, DRAWS: tl.constexpr, S
 ):
-    """Write what needs no draw: a greedy row's argmax (only once if without replacement), and the largest finite entry
-    of an invalid row."""
+    """Write the results of rows that need no draw (`fixed`): a greedy row's argmax (only once if without replacement),
+    and the largest finite entry of an invalid row."""
     greedy = is_greedy(stats, vocabulary(rows))
     largest = n * 0
-    if some(lost):
-        c = first_chunk_with(rows.scratch.maxes, n * chunks_of(rows), chunks_of(rows), most, lost, S)
-        z = load_chunk(rows, n, row_seen(rows, n), c, lost, -float("inf"), S)
-        finite = lost & (most > -float("inf"))
+    if some(invalid):
+        c = first_chunk_with(rows.scratch.maxes, n * chunks_of(rows), chunks_of(rows), most, invalid, S)
+        z = load_chunk(rows, n, row_seen(rows, n), c, invalid, -float("inf"), S)
+        finite = invalid & (most > -float("inf"))
         largest = token_at(rows, n, row_seen(rows, n), c.to(tl.int64) * CHUNK + first_lane_with(z, most, S), finite)
     draws = tl.arange(0, DRAWS)[None, :]
     gone = greedy[:, None] & (draws > 0) & (not REPLACEMENT)
-    fixed = tl.where(greedy, tl.where(greedy, stats.log_norm, 0.0).to(tl.int64), largest)[:, None]
+    token = tl.where(greedy, tl.where(greedy, stats.log_norm, 0.0).to(tl.int64), largest)[:, None]
     known = tl.where(greedy, 0.0, float("nan"))[:, None]
     place = (n * k)[:, None] + draws
-    others = others[:, None] & (draws < k)
-    tl.store(tokens + place, tl.where(gone, -1, fixed), mask=others)
-    tl.store(logprobs + place, tl.where(gone, -float("inf"), known), mask=others)
+    fixed = fixed[:, None] & (draws < k)
+    tl.store(tokens + place, tl.where(gone, -1, token), mask=fixed)
+    tl.store(logprobs + place, tl.where(gone, -float("inf"), known), mask=fixed)
 
 
 @triton.jit

@@ -42,7 +42,7 @@ void search(const RowTopW& a, int64_t n, const Extension& worth, const std::vect
       for_reaching(reader.kernels, z, size, reaching, add);
     else  // also NaN, which for_reaching() leaves out
       for (int i = 0; i < size; ++i) add(i);
-    if (best.let_go()) reaching = logit_worth(worth, best.least());
+    if (best.drop_worst()) reaching = logit_worth(worth, best.least());
   }
 }
 

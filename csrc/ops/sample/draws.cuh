@@ -16,7 +16,7 @@ struct Draws {
   SPECDEC_DEVICE ChunkTable table(int64_t n) const { return tables.row(n, chunk_count(a.logits.V)); }
 };
 
-// Launches the draws from rows by id. Their stats are given, or another launch has made them as the entries lie.
+// Launches the draws from rows by id. Their stats are given, or another launch has made them, of the stored entries.
 void launch_draws_by_id(const Draws& s, cudaStream_t stream);
 
 namespace {

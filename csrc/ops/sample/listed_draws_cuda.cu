@@ -6,7 +6,7 @@
 namespace specdec {
 namespace {
 
-// A SampleExecutor for a row by id. Draws are from the row as its entries lie; an id that was drawn loses all its
+// A SampleExecutor for a row by id. Draws are from the row as stored; an id that was drawn loses all its
 // entries.
 class ListedExecutor : public BlockExecutor {
  public:
@@ -15,9 +15,9 @@ class ListedExecutor : public BlockExecutor {
 
   SPECDEC_DEVICE double sum(const Dist&, const Dist&) const { return block_sum_of(s_.a.logits.V, sum_); }
   SPECDEC_DEVICE int64_t argmax_finite(const Row& row) const {
-    const Row lying = row.as_it_lies();
-    const int64_t at = BlockExecutor::argmax_finite(lying);
-    return fabsf(lying.entry(at)) < HUGE_VALF ? id_at(at) : 0;
+    const Row stored = row.as_stored();
+    const int64_t at = BlockExecutor::argmax_finite(stored);
+    return fabsf(stored.entry(at)) < HUGE_VALF ? id_at(at) : 0;
   }
   SPECDEC_DEVICE int64_t draw(const Dist& p, const Dist&, double v) const {
     return id_at(
@@ -41,7 +41,7 @@ class ListedExecutor : public BlockExecutor {
     }
     if (block_sum_of(s_.a.logits.V, sum_) >= kEnough) return p;
     Dist left = p;
-    left.stats = stats_of_rest(p.row.as_it_lies(), p.stats, removed, s_.table(n_), &row());
+    left.stats = stats_of_rest(p.row.as_stored(), p.stats, removed, s_.table(n_), &row());
     return left.valid() ? left : Dist{};
   }
 
@@ -62,7 +62,7 @@ class ListedExecutor : public BlockExecutor {
 
   // The weights of entries without the ids that were drawn before
   SPECDEC_DEVICE void weigh_left(const Dist& p, const ThreadRun& at, float (&w)[ThreadRun::kEntries]) const {
-    at.load(p.row.as_it_lies(), -HUGE_VALF, w);
+    at.load(p.row.as_stored(), -HUGE_VALF, w);
     to_target_weights(p, w);
 #pragma unroll 1
     for (int64_t i = 0; i < removed_.n; ++i) {
@@ -85,10 +85,10 @@ __global__ void __launch_bounds__(kThreads, 1) draws_by_id(const Draws s) {
   }
   const Row row = s.a.logits.of_ids(n);
   const RowStats stats = s.a.stats_in ? stats_at(s.a.stats_in, n) : stats_by_id(row.listed(), s.a.stats[n]);
-  Dist lying = from_stats(row, stats);
-  lying.row = row.as_it_lies();
-  if (lying.kind == Kind::kLogits)
-    sum_chunks(lying, Dist{}, NoSpecialChunks{}, s.grid.part(), s.grid.per_warp, nullptr, s.table(n).sum);
+  Dist stored = from_stats(row, stats);
+  stored.row = row.as_stored();
+  if (stored.kind == Kind::kLogits)
+    sum_chunks(stored, Dist{}, NoSpecialChunks{}, s.grid.part(), s.grid.per_warp, nullptr, s.table(n).sum);
   if (!s.grid.last()) return;
   ListedExecutor executor(s, n, stats);
   sample(executor, s.a, n);

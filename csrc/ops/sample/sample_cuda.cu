@@ -66,7 +66,7 @@ void run(const Sample& a, const Tensor& like) {
   room.take(kOp, scratch, device.stream, s.grid, s.tables);
   const RowsIds ids = rows.ids;
   if (!ids || !a.stats_in) {
-    if (ids) s.a.k = 0, rows.ids.listed = nullptr;  // makes only the stats, of rows as their entries lie
+    if (ids) s.a.k = 0, rows.ids.listed = nullptr;  // makes only the stats, of rows as stored
     if (a.sampling.filters())
       SPECDEC_LAUNCH(kOp, draws<true>, a.N * s.grid.blocks, device.stream, s);
     else

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pass over a row: from each chunk come the ids that may be among the best, and what it adds to each token's rank.
+// One pass over a row. Each chunk adds the ids that may be among the k best, and to each given token's rank the number
+// of logits that are at least the token's.
 #include "../../binding/cpu_op.h"
 #include "../../cpu/best_ids.h"
 #include "../../cpu/for_requests.h"
@@ -10,7 +11,7 @@ namespace {
 
 void add_chunk(const RowKernels& kernels, const float* z, int64_t c, int n, BestIds& best) {
   for_reaching(kernels, z, n, best.least(), [&](int i) { best.add(z[i], c * kChunk + i); });
-  best.let_go();
+  best.drop_worst();
 }
 
 void walk(const TopLogprobs& a, int64_t n, const RowReader& reader, BestIds& best, std::vector<float>& token_logits) {

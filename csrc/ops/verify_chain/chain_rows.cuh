@@ -124,7 +124,7 @@ SPECDEC_DEVICE void each_view(const VerifyChain& a, int64_t unit, const F& f) {
     const Rows& rows = side ? a.draft : a.target;
     const int64_t there = start < 0 ? rows.per_request : a.drafted(b) + rows.extra;
     if ((rows.views || rows.ids) && i < there && rows.has_row(start, b, i))
-      f(side, rows, rows.index(start, b, i), rows.as_it_lies(start, b, i), rows.ids_at(start, b, i), b, i);
+      f(side, rows, rows.index(start, b, i), rows.as_stored(start, b, i), rows.ids_at(start, b, i), b, i);
   }
 }
 

@@ -47,8 +47,8 @@ struct Tested {
 
 SPECDEC_DEVICE RowStats warp_law(const Row& row, const Filters& filters, const Reduced& reduced, int64_t index,
                                  float* sums) {
-  const Row lying = row.as_it_lies();
-  const RowStats stats = warp_stats(lying, filters, reduced.table.row(index, chunk_count(lying.V)), sums);
+  const Row stored = row.as_stored();
+  const RowStats stats = warp_stats(stored, filters, reduced.table.row(index, chunk_count(stored.V)), sums);
   return row.is_listed() ? stats_by_id(row.listed(), stats) : stats;
 }
 

@@ -60,7 +60,7 @@ SPECDEC_DEVICE void each_view(const VerifyTree& a, int64_t i, const F& f) {
     const IntTable& numbers = side ? a.draft_row : a.target_row;
     const int64_t row = numbers ? numbers.at(b, node) : position;
     if ((rows.views || rows.ids) && row >= 0 && row < rows.per_request && position >= 0 && position <= node)
-      f(side, rows, i, rows.as_it_lies(-1, b, row), rows.ids_at(-1, b, row), b, position);
+      f(side, rows, i, rows.as_stored(-1, b, row), rows.ids_at(-1, b, row), b, position);
   }
 }
 

@@ -8,7 +8,8 @@
 namespace specdec {
 namespace {
 
-// All methods are in one kernel, since they share its largest part, the steps over V.
+// One kernel has all methods but the race, since they share its largest part, the steps over V. Requests with a rule
+// have kernels of their own (prepare_trees_by_rule).
 __global__ void __launch_bounds__(kThreads, 1) walk_trees(const Trees s) {
   SPECDEC_DYNAMIC_SHARED(shared);
   const int64_t b = cluster_index();

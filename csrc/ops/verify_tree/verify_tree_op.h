@@ -74,7 +74,7 @@ inline Rows tree_rows(const Op& op, const VerifyTree& a, const GivenRows& given,
   return rows(op, given, sampling, {{"B", a.B}, nodes}, dims);
 }
 
-// Sets the views of both sides. A row has the window of the nodes on the way from the root to its position.
+// Sets the views of both sides. A row's penalties also count the nodes on the way from the root to its position.
 inline void take_views(const Op& op, VerifyTree& a, const GivenViews& of_target, const GivenViews& of_draft) {
   Window window{a.node_tokens.values, a.node_tokens.batch, {}, 0, a.parents.values, a.parents.batch};
   window.tokens.stride = a.node_tokens.row, window.parents.stride = a.parents.row;
@@ -134,6 +134,7 @@ inline Prepared<VerifyTree> prepare_verify_tree(
 template <void (*Run)(const VerifyTree&, const Tensor& like)>
 using VerifyTreeOp = Verification<&prepare_verify_tree, Run, std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>>;
 
+// Without the views of both sides and without draft_ids
 template <void (*Run)(const VerifyTree&, const Tensor& like)>
 using PlainVerifyTree = Verification<&WithoutViews<&prepare_verify_tree, 2 * kViewsArguments + 1>::call, Run,
                                      std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>>;

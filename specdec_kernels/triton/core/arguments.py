@@ -12,7 +12,7 @@ from specdec_kernels.registry import NOT_GIVEN
 
 from . import launch
 from .draw import Random
-from .memory import EntryIds, Store, Values, Views, get_value, lying_chunk
+from .memory import EntryIds, Store, Values, Views, get_value, stored_chunk
 from .row import CHUNK, IDS_END, Sampling
 from .views import locate, seen_entry
 
@@ -177,20 +177,20 @@ def put_entries_kernel(
     """Write each position's row [k] with its bias, penalties and mask, and the ids of its entries, -1 from `end` on."""
     slot = tl.program_id(0) * S.ROWS + tl.arange(0, S.ROWS)
     b, row, index, exists = locate(slot, rows, B, G, bonus, D, cu_draft, count)
-    lying = row
+    stored = row
     if rows.views.GIVEN:
-        lying = row & 0xFFFFFFFF
+        stored = row & 0xFFFFFFFF
         if parents is not None:  # a tree's row by number has the views of the drawn node's parent
             parent = get_value(parents + index, exists, 0).to(tl.int64)
-            row = lying | (tl.where((parent > 0) & (parent < index - b * G), parent, 0) << 32)
+            row = stored | (tl.where((parent > 0) & (parent < index - b * G), parent, 0) << 32)
     first = tl.program_id(1) * per_program
     for c in range(first, tl.minimum(first + per_program, tl.cdiv(rows.V, CHUNK))):
         begin = tl.zeros([S.ROWS], tl.int32) + c * CHUNK
         entry = begin[:, None] + tl.arange(0, S.WIDTH)[None, :]
         inside = exists[:, None] & (entry < rows.V)
-        id = lying_chunk(ids, b, lying, begin, inside, -1, S)  # float32 holds all ids below 2^24
+        id = stored_chunk(ids, b, stored, begin, inside, -1, S)  # float32 holds all ids below 2^24
         some = inside & (id >= 0) & (id < end)
-        z = lying_chunk(rows, b, row, begin, inside, 0.0, S)
+        z = stored_chunk(rows, b, row, begin, inside, 0.0, S)
         if rows.views.GIVEN:
             z = seen_entry(rows.views, b[:, None], row[:, None], id.to(tl.int64), some, z)
         at = (index * rows.V)[:, None] + entry
@@ -215,19 +215,19 @@ def by_id(
         return rows
     k, n, V, end = rows.V, layout.rows, None, IDS_END.value
     out = launch.empty(rows, (n, k), torch.float32)
-    lying = rows._replace(views=launch.NO_VIEWS)
+    stored = rows._replace(views=launch.NO_VIEWS)
     if ids.dtype == torch.uint32:
         numbers, V = ids.view(torch.int32), ids.size(0) - 3 * k - 1
-        lying, end = lying._replace(data=numbers[2 * k :], batch_stride=0, row_stride=0), V
+        stored, end = stored._replace(data=numbers[2 * k :], batch_stride=0, row_stride=0), V
     else:
         lists = ids if ids.stride(-1) == 1 else ids.contiguous()
         numbers = torch.full((n, 3, k), -1, dtype=torch.int32, device=ids.device)
-        lying = lying._replace(data=lists, batch_stride=lists.stride(0), row_stride=lists.stride(-2))
+        stored = stored._replace(data=lists, batch_stride=lists.stride(0), row_stride=lists.stride(-2))
     if layout.slots:
         table = launch.table(k)
         per_program = table.per_program(layout.slots)
         grid = launch.blocks(layout.slots, table.rows), launch.blocks(table.chunk_count, per_program)
-        sides = [launch.rows(x, probs, layout=layout, store=store) for x in (rows, lying)]
+        sides = [launch.rows(x, probs, layout=layout, store=store) for x in (rows, stored)]
         args = (*sides, end, *layout.arguments(), parents, out, numbers if V is None else None, per_program)
         launch.run(put_entries_kernel, grid, table.row_threads, *args, S=table.sizes())
     if V is None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .memory import get_value, lying_entry, offset_of
+from .memory import get_value, offset_of, stored_entry
 from .penalties import anywhere, first_place
 from .row import CHUNK, FLT_MAX, FLT_MIN, IDS_END, clean_prob, lane_of, log_prob, probs, scaled, widest
 
@@ -134,7 +134,7 @@ def add_up(side, stats, places, WHAT: tl.constexpr):
     here = places.mask & (id == v)
     while anywhere(here):
         inside = here & (entry >= 0) & (entry < side.V)
-        z = lying_entry(side, b, row, entry, inside, 0.0)
+        z = stored_entry(side, b, row, entry, inside, 0.0)
         if side.PROBS:
             total += tl.where(inside, clean_prob(z), 0.0).to(total.dtype)
         elif WHAT == ENTRY:

@@ -153,16 +153,16 @@ def offset_of(side, b, row):
 
 
 @triton.jit
-def lying_chunk(side, b, row, begin, mask, other, S):
+def stored_chunk(side, b, row, begin, mask, other, S):
     """Return the entries of rows of the requests b from ids `begin` [ROWS] on, as stored: float32 [ROWS, WIDTH].
 
-    Only this function and lying_entry read the memory of rows."""
+    Only this function and stored_entry read the memory of rows."""
     at = (offset_of(side, b, row) + begin)[:, None] + tl.arange(0, S.WIDTH)[None, :]
     return tl.load(side.data + at, mask=mask, other=other).to(tl.float32)
 
 
 @triton.jit
-def lying_entry(side, b, row, v, mask, other):
+def stored_entry(side, b, row, v, mask, other):
     """Return the entries of rows at ids v as stored, in float32."""
     return get_value(side.data + offset_of(side, b, row) + v, mask, other).to(tl.float32)
 

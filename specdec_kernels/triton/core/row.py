@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .memory import get_value, hidden_zero, lying_chunk, lying_entry, put_value
+from .memory import get_value, hidden_zero, put_value, stored_chunk, stored_entry
 from .views import seen, seen_chunk, seen_entry
 
 CHUNK = tl.constexpr(1024)
@@ -177,7 +177,7 @@ def load_chunk(side, b, row, c, alive, other, S):
     """Return chunks c [ROWS] of rows as the requests b see them, in float32 [ROWS, WIDTH], `other` outside the row."""
     begin = c * CHUNK
     inside = (tl.arange(0, S.WIDTH)[None, :] < (side.V - begin)[:, None]) & alive[:, None]
-    z = lying_chunk(side, b, row, begin, inside, other, S)
+    z = stored_chunk(side, b, row, begin, inside, other, S)
     if not side.views.GIVEN:
         return z
     else:
@@ -190,7 +190,7 @@ def load_chunk(side, b, row, c, alive, other, S):
 def load_entry(side, b, row, v, mask, other):
     """Return the entries of rows at ids v as the requests b see them. Where `mask` is set, v must be in the
     vocabulary."""
-    z = lying_entry(side, b, row, v, mask, other)
+    z = stored_entry(side, b, row, v, mask, other)
     if not side.views.GIVEN:
         return z
     else:

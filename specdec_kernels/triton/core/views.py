@@ -9,7 +9,7 @@ tokens ends. So one row has a different index at each position. A negative index
 import triton
 import triton.language as tl
 
-from .memory import get_value, is_present, load_value, lying_entry, names_row, number_of, span
+from .memory import get_value, is_present, load_value, names_row, number_of, span, stored_entry
 from .penalties import Amounts, anywhere, changed, first_place, in_history, look_up
 
 
@@ -168,7 +168,7 @@ def _lane(v, begin, mask):
 @triton.jit
 def _entry(side, b, row, v, mask, bias_at, some):
     """Return the entries of rows at ids v with their bias."""
-    e = lying_entry(side, b, row, v, mask, 0.0)
+    e = stored_entry(side, b, row, v, mask, 0.0)
     if side.views.bias_ids is None:
         return e
     else:

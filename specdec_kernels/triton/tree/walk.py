@@ -98,14 +98,14 @@ def draft_dist(tree, sides, b, child, token, known, on, S):
         drawn = on & (row >= 0)
         parent = parent_of(tree, b, child, drawn)
         as_seen = seen(sides.draft.views, row, parent)
-        lying = as_seen
+        stored = as_seen
         if tree.tables.copied:
             as_seen = row | (parent << 32)
-            lying = child
+            stored = child
         unknown = drawn & (as_seen != known.row)
         if some(unknown):
             there = unknown & (row < tree.draft_count)
-            new = dist(sides.draft, b, lying, b * tree.draft_count + row, there, False, S)
+            new = dist(sides.draft, b, stored, b * tree.draft_count + row, there, False, S)
             known = Known(choose(unknown, new, known.dist), tl.where(unknown, as_seen, known.row))
         valid = is_valid(sides.draft, known.dist)
         bits = tl.where(drawn & ~valid, INVALID_ROW | INVALID_DRAFT, 0)
