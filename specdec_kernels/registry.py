@@ -199,6 +199,7 @@ RULES = {
         keeps_target_at=(1.0, 1.0),
     ),
 }
+# Rules that define a distribution pi
 LAWS = tuple(name for name, rule in RULES.items() if rule.defines_distribution)
 # Rules that never accept a draft with p = 0. Under the others a drafted id that the target forbids may be emitted.
 REJECT_FORBIDDEN = ("exact", "lenience", "lossy", "typical", "relaxed", "thresholds")
@@ -246,4 +247,5 @@ TREE_METHODS = {
     "traversal": TreeMethod(5, "distinct", LAWS),
     "race": TreeMethod(6, "any", ("exact",), reads_draft=False),
 }
+# Tree methods that take every rule of LAWS
 BY_LAW = tuple(name for name, method in TREE_METHODS.items() if method.rules == LAWS)

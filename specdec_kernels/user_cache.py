@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this package keeps on a user's machine: models that were unpacked once (decode/models/unpacked.py)."""
+"""The package's files in the user's cache: unpacked models (decode/models/unpacked.py)."""
 
 import os
 import shutil
@@ -9,21 +9,21 @@ __all__ = ["clear", "entries", "folder"]
 
 
 def folder() -> Path:
-    """SPECDEC_CACHE, or this package's folder in the user's cache."""
+    """Return SPECDEC_CACHE, or this package's folder in the user's cache."""
     if given := os.environ.get("SPECDEC_CACHE"):
         return Path(given)
-    import platformdirs  # here, so that the decode loop does without it, as on a GPU machine that fetches nothing
+    import platformdirs  # imported here, since the decode loop must also run where it is not installed
 
     return Path(platformdirs.user_cache_dir("specdec_kernels"))
 
 
 def entries() -> dict[Path, int]:
-    """folder -> its bytes; what a process that died has left unfinished is among them."""
+    """Return {folder: its bytes}, also for the unfinished folders of processes that died."""
     found = sorted(path for path in folder().glob("*") if path.is_dir())
     return {path: sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) for path in found}
 
 
 def clear() -> None:
-    """Remove them all. A process that has one of them mapped keeps it until it ends."""
+    """Remove all folders. A process that has mapped a file of one keeps the file's contents until it ends."""
     for path in entries():
         shutil.rmtree(path)

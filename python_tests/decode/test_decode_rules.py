@@ -272,7 +272,7 @@ def test_errors():
         (lambda: decode(tree, "block", "exact"), "verify must be 'token' with TreeDrafter, got 'block'"),
         (
             lambda: decode(model, "block", "typical"),
-            "rule 'typical' is no law, so verify must be 'token', got 'block' .request 0.",
+            "rule 'typical' defines no distribution, so verify must be 'token', got 'block' .request 0.",
         ),
     ]:
         with pytest.raises(ValueError, match=message):

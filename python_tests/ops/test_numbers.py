@@ -175,7 +175,7 @@ WRONG = [
     ("verify_chain", {"rule": torch.zeros(1, dtype=torch.int64), "rule_numbers": [1.0, NAN, NAN]},
      r"verify_chain: rule must be a tensor or a number, got both"),
     ("verify_chain", {"method": 1, "rule_numbers": [13.0, NAN, NAN]},
-     r"verify_chain: rule 'typical' is no law, so method must be 'token', got 'block'$"),
+     r"verify_chain: rule 'typical' defines no distribution, so method must be 'token', got 'block'$"),
     ("verify_tree", {"rule_numbers": [13.0, NAN, NAN]},
      r"verify_tree: rule 'typical' is not defined for method '\w+', got it$"),
 ]  # fmt: skip

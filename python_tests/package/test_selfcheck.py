@@ -51,7 +51,7 @@ def fails(report, monkeypatch):
     return go
 
 
-@pytest.mark.parametrize("check", ["float64 reference", "joint law, T = 1"])
+@pytest.mark.parametrize("check", ["float64 reference", "joint distribution, T = 1"])
 def test_wrong_ops_fail(fails, check):
     """The reference and the joint distribution each detect a residual that is p."""
     assert fails(check, "verify_chain", ResidualIsP())
@@ -66,7 +66,9 @@ def swapped(honest):
     return lambda tree, p, q, **options: honest(tree, q, p, **options)
 
 
-@pytest.mark.parametrize("mutant, check", [(merged, "joint law, recursive"), (swapped, "float64 reference, trees")])
+@pytest.mark.parametrize(
+    "mutant, check", [(merged, "joint distribution, recursive"), (swapped, "float64 reference, trees")]
+)
 def test_wrong_trees_fail(fails, mutant, check):
     assert fails(check, "verify_tree", mutant(sk.verify_tree))
 
@@ -85,10 +87,10 @@ def beta_left_at_1(honest):
 
 
 RULES_AND_BLOCKS = next(iter(selfcheck_rules.RULE_CHECKS))
-WRONG = [(token_by_token, RULES_AND_BLOCKS), (bonus_of_p, "joint law, block by token_v3")]
+WRONG = [(token_by_token, RULES_AND_BLOCKS), (bonus_of_p, "joint distribution, block by token_v3")]
 
 
-@pytest.mark.parametrize("mutant, check", [*WRONG, (beta_left_at_1, "joint law, lossy")])
+@pytest.mark.parametrize("mutant, check", [*WRONG, (beta_left_at_1, "joint distribution, lossy")])
 def test_wrong_rules_fail(fails, mutant, check):
     assert fails(check, "verify_chain", mutant(sk.verify_chain))
 

@@ -144,7 +144,7 @@ WRONG = [
     (
         {"rule": "typical", "method": "block"},
         ValueError,
-        "rule 'typical' is no law, so method must be 'token', got 'block'",
+        "rule 'typical' defines no distribution, so method must be 'token', got 'block'",
     ),
     ({"rule": torch.zeros(3, dtype=torch.int64)}, ValueError, r"rule must have shape \[2\] or \[1\], got \[3\]"),
     ({"rule": torch.zeros(2)}, ValueError, "rule must be int32 or int64, got float32"),
@@ -167,7 +167,7 @@ IN_TENSORS = [
     ),
     (
         {"rule": torch.tensor([0, 13]), "method": "block"},
-        "rule 'typical' is no law, so method must be 'token', got 'block' at index 1",
+        "rule 'typical' defines no distribution, so method must be 'token', got 'block' at index 1",
     ),
 ]
 

@@ -404,7 +404,7 @@ def test_what_else_is_refused():
     args = chain_args(6, B=2)
     for rule in OTHERS:
         with pytest.raises(
-            ValueError, match=f"verify_chain: rule {rule} is no law, so method must be token, got block"
+            ValueError, match=f"verify_chain: rule {rule} defines no distribution, so method must be token, got block"
         ):
             banded.verify_chain(**args, rule=rule, method="block")
     with pytest.raises(

@@ -60,6 +60,7 @@ def chosen() -> str:
         return "cuda"
     if not lacks("triton") and not _interpreted():
         return "triton"
+    # A binary that does not fit is registered all the same: `info` says why it cannot run.
     return "cpu" if lacks("cuda") else "cuda"
 
 
@@ -123,7 +124,10 @@ def cuda_compiler() -> str:
 
 @functools.cache
 def cuda_reads_ids() -> bool:
-    """Return whether the installed CUDA ops read drafts by id, which a build with SPECDEC_CUDA_IDS=0 leaves out."""
+    """Return whether the installed CUDA ops read drafts by id, which a build with SPECDEC_CUDA_IDS=0 leaves out.
+
+    A binary without these kernels holds the text of the error that they raise in their place (csrc/cuda/by_id.h).
+    """
     return _CUDA_LIBRARY.exists() and b"built without SPECDEC_CUDA_IDS=0" not in _CUDA_LIBRARY.read_bytes()
 
 
@@ -159,6 +163,7 @@ def _interpreted():
 
 @functools.cache
 def _gpus():
+    """Return this machine's GPUs (``nvml.gpus``); None if unknown, as under ROCm."""
     return None if torch.version.hip else nvml.gpus()
 
 

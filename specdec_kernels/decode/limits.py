@@ -89,5 +89,6 @@ def check_rule(drafter: Drafter, s: Sequence, verify: str) -> None:
         raise ValueError(f"generate: rule must be 'exact' with verify 'race', request {s.index} has {rule!r}")
     if rule not in CHAIN_METHODS[verify].rules:
         raise ValueError(
-            f"generate: rule {rule!r} is no law, so verify must be 'token', got 'block' (request {s.index})"
+            f"generate: rule {rule!r} defines no distribution, so verify must be 'token', got 'block' "
+            f"(request {s.index})"
         )

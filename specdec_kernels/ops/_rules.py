@@ -99,7 +99,11 @@ def arguments(op: str, method: str, rule, alpha, device: torch.device, drafts=No
             f"{op}: rule must be a tensor of codes or one of {', '.join(RULES)}, got {_check.shown(rule)}"
         )
     if rule not in _METHODS[method].rules:
-        why = "is no law, so method must be 'token', got" if method == "block" else "is not defined for method"
+        why = (
+            "defines no distribution, so method must be 'token', got"
+            if method == "block"
+            else "is not defined for method"
+        )
         raise ValueError(f"{op}: rule {rule!r} {why} {method!r}")
     if rule == "synthetic" and drafts is not None:
         alpha = _rates(op, alpha, drafts, device)

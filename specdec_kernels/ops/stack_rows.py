@@ -18,11 +18,11 @@ def stack_rows(rows: Sequence[Rows]) -> Rows:
     The logits are copied. A drafter that writes step i to ``logits[:, i]`` of one buffer needs no copy.
 
     Args:
-        rows: G results of ``sample``'s ``.rows``, or Rows without stats and sampling parameters; one shape and kind.
-            Sparse rows: ``ids`` [B, E] in all of them. Mapped rows: all with the same ``vocab_map``.
+        rows: the ``.rows`` of G calls of ``sample``, or G Rows without stats and sampling parameters. All have the same
+            shape and kind. Sparse rows: all have ``ids`` [B, E]. Mapped rows: all have the same ``vocab_map``.
 
     Returns:
-        Rows: logits [B, G, V]; stats [B, G, 4] where those given have stats; ids [B, G, E] where those given have ids.
+        Rows: logits [B, G, V]; stats [B, G, 4] if the given rows have stats; ids [B, G, E] if they have ids.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.
@@ -38,7 +38,7 @@ def stack_rows(rows: Sequence[Rows]) -> Rows:
     given = [_rows.of(op, f"rows[{i}]", x) for i, x in enumerate(rows)]
     first, device = given[0], None
     for i, x in enumerate(given):
-        _look(op, f"rows[{i}].logits", x.logits, _LOGITS, device)
+        _check_tensor(op, f"rows[{i}].logits", x.logits, _LOGITS, device)
         device = x.logits.device
         _check.dims(op, f"rows[{i}].logits", x.logits, "B, V")
         _check.choice(op, f"rows[{i}].kind", x.kind, ROW_KINDS)
@@ -53,7 +53,7 @@ def stack_rows(rows: Sequence[Rows]) -> Rows:
             came = _rows.named(x) or ("no stats" if x.stats is None else "stats")
             raise ValueError(f"{op}: rows must all {wanted}, got {came} in rows[{i}]")
         if x.stats is not None:
-            _look(op, f"rows[{i}].stats", x.stats, (torch.float32,), device)
+            _check_tensor(op, f"rows[{i}].stats", x.stats, (torch.float32,), device)
             _check.shape(op, f"rows[{i}].stats", x.stats, N=x.logits.size(0), **{"4": 4})
     logits = torch.stack([x.logits for x in given], 1)
     stats, ids = (
@@ -71,12 +71,12 @@ def _check_ids(op, name, x, first):
     if x.vocab_map is not first.vocab_map:
         raise ValueError(f"{op}: {name}.vocab_map must be that of rows[0], got another")
     if x.ids is not None:
-        _look(op, f"{name}.ids", x.ids, (torch.int32, torch.int64), x.logits.device)
+        _check_tensor(op, f"{name}.ids", x.ids, (torch.int32, torch.int64), x.logits.device)
         _check.shape(op, f"{name}.ids", x.ids, N=x.logits.size(0), E=x.logits.size(1))
 
 
-def _look(op, name, x, dtypes, device):
-    """Raise the error that an op would raise for a tensor; no op is called."""
+def _check_tensor(op, name, x, dtypes, device):
+    """Check a tensor's dtype and device, with the errors that an op would raise."""
     _check.dtype(op, name, x, *dtypes)
     if device is not None and x.device != device:
         raise ValueError(f"{op}: {name} must be on {device}, got {x.device}")

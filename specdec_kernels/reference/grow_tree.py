@@ -11,7 +11,7 @@ from .build_tree import Tree
 
 
 def grow_tree(log_q, tokens, nodes):
-    """Return the Tree of at most `nodes` nodes, with the root, from log_q and tokens [B, L, K].
+    """Return the Tree of at most `nodes` nodes, including the root, from log_q and tokens [B, L, K].
 
     A heap holds the children of all nodes added so far, and the best of them is the next node. Scores are summed in
     float32 as in the ops, so that ties are the same.
@@ -41,7 +41,10 @@ def grow_tree(log_q, tokens, nodes):
 
 
 def candidates(log_q, tokens):
-    """Return the (log_q, token) of one depth, the likeliest first. Invalid probabilities and tokens are left out."""
+    """Return the (log_q, token) of one depth, the likeliest first.
+
+    Invalid probabilities and tokens are left out. A token that occurs twice keeps its largest probability.
+    """
     found = {}
     for q, token in sorted(zip(log_q, tokens), key=lambda x: -x[0] if x[0] == x[0] else 0):
         if -float("inf") < q <= 0 and 0 <= token < MAX_VOCABULARY:

@@ -38,7 +38,7 @@ def run(seed: int | None = None, backends: Sequence[str] | None = None) -> bool:
         name = f"{backend} ({sk.backends.cpu_isa()})" if backend == "cpu" else backend
         print(f"specdec_kernels {sk.__version__} on {name}, seed {seed}: {len(CHECKS)} checks")
         for check, find in CHECKS.items():
-            print(f"{check:<44} ", end="", flush=True)
+            print(f"{check:<49} ", end="", flush=True)
             finding = find(sk, device, seed)
             print(f"{'pass' if finding.passed else 'FAIL'}  {finding.statistic}")
             print(f"    {finding.purpose}", flush=True)

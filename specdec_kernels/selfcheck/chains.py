@@ -156,9 +156,9 @@ def control(sk, device, seed):
 CHAIN_CHECKS: dict[str, Check] = {
     "random numbers": known_answers,
     "float64 reference": agreement,
-    "joint law, T = 1": plain_law,
-    "joint law, temperature, top-k, top-p": filtered_law,
-    "joint law, draws without replacement": without_replacement,
+    "joint distribution, T = 1": plain_law,
+    "joint distribution, temperature, top-k, top-p": filtered_law,
+    "joint distribution, draws without replacement": without_replacement,
     "alone, in a batch, reversed": invariance,
-    "control: a draft law misdeclared": control,
+    "control: a misdeclared draft temperature": control,
 }

@@ -80,8 +80,8 @@ def control(sk, device, seed):
 
 RULE_CHECKS: dict[str, Check] = {
     f"float64 reference, {len(RULES)} rules and blocks": agreement,
-    "joint law, block": partial(joint_law, method="block", rule="exact"),
-    "joint law, block by token_v3": partial(joint_law, method="block", rule="token_v3", alpha=0.5),
-    "joint law, lossy": partial(joint_law, method="token", rule="lossy", alpha=0.3),
+    "joint distribution, block": partial(joint_law, method="block", rule="exact"),
+    "joint distribution, block by token_v3": partial(joint_law, method="block", rule="token_v3", alpha=0.5),
+    "joint distribution, lossy": partial(joint_law, method="token", rule="lossy", alpha=0.3),
     "control: another alpha": control,
 }

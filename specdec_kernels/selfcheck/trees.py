@@ -122,7 +122,7 @@ _DRAFTED = {"independent": independent, "distinct": distinct, "any": likeliest}
 TREE_CHECKS: dict[str, Check] = {
     "float64 reference, trees": agreement,
     **{
-        f"joint law, {name}": partial(joint_law, method=name, drafted=_DRAFTED[method.children])
+        f"joint distribution, {name}": partial(joint_law, method=name, drafted=_DRAFTED[method.children])
         for name, method in TREE_METHODS.items()
         if name != "greedy"  # it follows the argmax, so there is no distribution to test
     },

@@ -54,8 +54,8 @@ class Side:
         return self.rows(prefix)[1]
 
     def after(self, prefixes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the rows after distinct prefixes among [n, i]: logits [m, V], probabilities [m, V], and each prefix's
-        row [n]."""
+        """Return the rows after the m distinct prefixes among ``prefixes`` [n, i]: logits [m, V], probabilities [m, V],
+        and for each prefix the index of its row [n]."""
         found, which, _ = distinct(prefixes)
         logits, probs = zip(*[self.rows(tuple(prefix)) for prefix in found.tolist()])
         return np.stack(logits), np.stack(probs), which
@@ -68,7 +68,7 @@ class Case:
     Args:
         name, finds: what it is called, and which wrong rules it was made for.
         target: a function of the tuple of tokens so far that returns the target's logits [V]; rounded to float32.
-        draft: the same of the draft, or one id: a one-hot draft.
+        draft: the same for the draft. Or a function that returns one id: the draft is then one-hot.
         length: how many tokens are drafted.
         transform, draft_transform: (logits [V] float32, tokens so far) -> the probabilities that are sampled from; by
             default the softmax. Filters, temperature and penalties go here; the verifier must apply them by itself.
@@ -111,8 +111,11 @@ class Case:
         return Side(lambda prefix: np.where(np.arange(width) == self.draft(prefix), 0.0, -np.inf), softmax)
 
     def law(self, expected: str = "target") -> Law:
-        """{tokens: probability} of the target's own ``length + 1`` tokens, or of what one step emits: by "token" (each
-        draft tested by itself) or by "block" verification."""
+        """Return {tokens: probability} of what is emitted.
+
+        "target": ``length + 1`` tokens of the target itself. "token" (each draft tested by itself), "block": the tokens
+        of one step of that verification.
+        """
         p, q = self.p.probabilities, self.q.probabilities
         if expected == "target":
             return enumerate_law(p, self.length + 1)
@@ -143,9 +146,9 @@ class Case:
         return Step(rows(target, 0), rows(target, 1), torch.from_numpy(tokens), *q, seeds, self.one_hot)
 
 
-def generator(seeds: torch.Tensor, of: str) -> np.random.Generator:
-    """Return the harness's own random generator for a batch, which no verifier shares."""
-    return np.random.default_rng([int(seeds[0]) & (1 << 63) - 1, *of.encode()])
+def generator(seeds: torch.Tensor, stream: str) -> np.random.Generator:
+    """Return the harness's own random generator for a batch and a use (``stream``). No verifier shares it."""
+    return np.random.default_rng([int(seeds[0]) & (1 << 63) - 1, *stream.encode()])
 
 
 def check_verifier(

@@ -78,7 +78,11 @@ def resolved(op, method, name, given=None):
         raise ValueError(f"{op}: rule must be one of {', '.join(map(repr, RULES))}, got {name!r}")
     rule = RULES[name]
     if name not in CHAIN_METHODS[method].rules:
-        why = "is no law, so method must be token, got" if method == "block" else "is not defined for method"
+        why = (
+            "defines no distribution, so method must be token, got"
+            if method == "block"
+            else "is not defined for method"
+        )
         raise ValueError(f"{op}: rule {name} {why} {method}")
     given = () if given is None else tuple(given) if isinstance(given, (tuple, list)) else (given,)
     parameters = rule.parameters
