@@ -9,12 +9,12 @@ decoding.
 HumanEval prompts, temperature 1, SmolLM2-135M-Instruct and the draft of demo, drafts of four tokens. Cost: calls of the
 target per token. Quality: the target's mean log-probability of the emitted tokens. Deferral: the chance, at the
 positions of the emitted text, that the rule hands the token over to the target. Intervals hold
-95% and come from resampling prompts. A plain cascade by diff or opt calls the target at every token and emits the same
-law as the speculative one: it has no row.
+95% and come from resampling prompts. A plain cascade by diff or opt calls the target at every token, and its
+output has the same distribution as the speculative one's, so the table has no row for it.
 
-The draft goes without the target's states here. A draft that reads them has another row for a token by how far behind
-the target's last state it stands: to exact rules that is all one, but a cascade's law is made of the draft's rows, and
-a plain cascade, whose target has not read what the draft wrote, has no states to give.
+The draft does not read the target's states here. If it did, its row for a token would depend on how many tokens ago the
+target's last state was made. Exact rules do not care, but a cascade's output distribution is made of the draft's rows,
+and the target of a plain cascade, which has not read the draft's tokens, has no states to give.
 """
 
 import torch
