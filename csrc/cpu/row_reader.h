@@ -25,6 +25,12 @@ class RowReader {
     return seen_entry(row.view, v, [&] { return number_at(row.pointer(), row.dtype, place(row, v)); });
   }
 
+  // Before a pass over all chunks of a row: finds where its view changes them.
+  void look_at(const Row& row) {
+    if (!row.view || row.ids || row.view == found_) return;
+    starts_.find(row.view, row.V), found_ = row.view;
+  }
+
   // What the view of a row changes in chunk c
   Changes changes(const Row& row, int64_t c) const { return changes(row, c, chunk_size(row.V, c)); }
 
@@ -61,7 +67,9 @@ class RowReader {
  private:
   Changes changes(const Row& row, int64_t c, int n) const {
     if (row.ids) return listed.changes(row);
-    return row.view ? changes_in(row.view, c * kChunk, n) : Changes();
+    if (!row.view) return {};
+    if (row.view == found_ && n == chunk_size(row.V, c)) return starts_.changes(row.view, c, n);
+    return changes_in(row.view, c * kChunk, n);
   }
   // m entries of chunk c as the row's view changes them, and `pad` up to n. The result is in buf if it changes any.
   const float* load(const Row& row, const Changes& changes, int64_t c, int m, int n, float pad, float* buf) const {
@@ -96,6 +104,8 @@ class RowReader {
   }
 
   const Split* split_;
+  View found_;  // the view of starts_
+  ChunkStarts starts_;
 };
 
 }  // namespace specdec

@@ -63,6 +63,7 @@ RowStats CpuExecutor::row_stats(const Row& row, const Filters& filters) {
   held_ = {};
   removed_ = {};
   peaks_ = row.id();
+  reader_.look_at(row);
   const bool greedy = filters.greedy(), filtered = filters.any(row.V);
   const float scale = filters.scale();
   float* lanes = nullptr;

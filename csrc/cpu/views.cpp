@@ -50,6 +50,10 @@ const Bias::Entry* bias_of(const View& view) {
   return s < 0 ? nullptr : view.of->bias.sorted.get() + s * view.of->bias.n;
 }
 
+auto biased(const View& view, const Bias::Entry* bias) {
+  return Ascending{[bias](int64_t j) { return bias[j].id; }, view.of->bias.n};
+}
+
 // Calls f(token, position) for the tokens of a window, last to first.
 template <class F>
 void for_window(const View& view, int64_t from, const F& f) {
@@ -90,15 +94,17 @@ void penalise(const View& view, const Changes& changes, int64_t begin, int n, fl
   };
   const auto [first, last] = changes.used;
   int64_t j = first;
-  Four before = Four{} - HUGE_VALF, after = before;
-  for (; j + 4 <= last && !changes.drafted; j += 4) {
-    const int32_t *const ids = list.ids + j, *const counts = list.counts + j;
-    const Four count{float(counts[0]), float(counts[1]), float(counts[2]), float(counts[3])};
-    const Four x{e[ids[0]], e[ids[1]], e[ids[2]], e[ids[3]]}, y = penalised(x, count, by);
-    raise(before, x), raise(after, y);
-    for (int i = 0; i < 4; ++i) e[ids[i]] = y[i];
+  if (!changes.drafted && last - first >= 4) {
+    Four before = Four{} - HUGE_VALF, after = before;
+    for (; j + 4 <= last; j += 4) {
+      const int32_t *const ids = list.ids + j, *const counts = list.counts + j;
+      const Four count{float(counts[0]), float(counts[1]), float(counts[2]), float(counts[3])};
+      const Four x{e[ids[0]], e[ids[1]], e[ids[2]], e[ids[3]]}, y = penalised(x, count, by);
+      raise(before, x), raise(after, y);
+      for (int i = 0; i < 4; ++i) e[ids[i]] = y[i];
+    }
+    for (int i = 0; i < 4; ++i) raise(peaks.before, before[i]), raise(peaks.after, after[i]);
   }
-  for (int i = 0; i < 4; ++i) raise(peaks.before, before[i]), raise(peaks.after, after[i]);
   for (; j < last; ++j) {
     const int64_t v = list.ids[j];
     penalise_id(v, list.counts[j] + (changes.drafted ? count_of(view, v, view.position) : 0));
@@ -110,6 +116,8 @@ void penalise(const View& view, const Changes& changes, int64_t begin, int n, fl
     if (j == last || list.ids[j] != v) penalise_id(v, count_of(view, v, view.position));
   });
 }
+
+}  // namespace
 
 void look_at_mask(const View& view, int64_t begin, int n, Changes& changes) {
   const Mask& mask = view.of->mask;
@@ -138,20 +146,40 @@ void look_at_mask(const View& view, int64_t begin, int n, Changes& changes) {
   changes.masked = all != ~0u, changes.empty = any == 0;
 }
 
-}  // namespace
-
 Changes changes_in(const View& view, int64_t begin, int n) {
   static thread_local int64_t near_bias = 0, near_used = 0;
   Changes changes;
   if (const Bias::Entry* const bias = bias_of(view)) {
-    const Ascending list{[bias](int64_t j) { return bias[j].id; }, view.of->bias.n};
-    changes.bias = list.in(begin, begin + n, near_bias);
+    changes.bias = biased(view, bias).in(begin, begin + n, near_bias);
   }
   look_at_mask(view, begin, n, changes);
   if (!view.of->penalises(view.request)) return changes;
   changes.used = List(view).ascending().in(begin, begin + n, near_used);
   for_window(view, view.position, [&](int64_t v, int64_t) { changes.drafted |= v >= begin && v < begin + n; });
   return changes;
+}
+
+void ChunkStarts::find(const View& view, int64_t V) {
+  const int64_t chunks = chunk_count(V);
+  const auto find = [&](const auto& list, std::vector<int32_t>& starts) {
+    starts.resize(chunks + 1);
+    int32_t* const start = starts.data();
+    int64_t j = 0;
+    for (int64_t c = 0; c < chunks; ++c) {
+      start[c] = int32_t(j);
+      for (const int64_t end = std::min((c + 1) * kChunk, V); j < list.n && list.below(j, end);) ++j;
+    }
+    start[chunks] = int32_t(j);
+  };
+  masked_ = view.of->mask_list(view.request, view.position) >= 0;
+  const Bias::Entry* const bias = bias_of(view);
+  if (biased_ = bias; biased_) find(biased(view, bias), bias_);
+  if (penalised_ = view.of->penalises(view.request); !penalised_) return;
+  find(List(view).ascending(), used_);
+  drafted_.assign(chunks, false);
+  for_window(view, view.position, [&](int64_t v, int64_t) {
+    if (v >= 0 && v < V) drafted_[v / kChunk] = true;
+  });
 }
 
 Peaks change(const View& view, const Changes& changes, int64_t begin, int n, float* e) {

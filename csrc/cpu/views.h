@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "../core/row.h"
 
@@ -28,8 +29,31 @@ struct Changes {
   explicit operator bool() const { return values() || masked || listed; }
 };
 
+// Sets `masked`, `empty` and the mask's words for the ids [begin, begin + n).
+void look_at_mask(const View& view, int64_t begin, int n, Changes& changes);
+
 // What changes in the ids [begin, begin + n)
 Changes changes_in(const View& view, int64_t begin, int n);
+
+// Where the ids of each chunk of a row start in the lists of a view. A pass over all chunks finds this once, instead of
+// searching for each chunk.
+class ChunkStarts {
+ public:
+  void find(const View& view, int64_t V);
+  // What changes in chunk c of n ids
+  Changes changes(const View& view, int64_t c, int n) const {
+    Changes changes;
+    if (biased_) changes.bias = {bias_[c], bias_[c + 1]};
+    if (penalised_) changes.used = {used_[c], used_[c + 1]}, changes.drafted = drafted_[c];
+    if (masked_) look_at_mask(view, c * kChunk, n, changes);
+    return changes;
+  }
+
+ private:
+  std::vector<int32_t> bias_, used_;  // [chunks + 1]
+  std::vector<uint8_t> drafted_;      // [chunks]: whether tokens of the window are in it
+  bool biased_ = false, penalised_ = false, masked_ = false;
+};
 
 // The largest of some entries before and after they change, NaN aside
 struct Peaks {
