@@ -77,8 +77,8 @@ def logits(model, text):
     """Return the logits [V] after a text, for every expected result. The whole text is read anew, without a KV cache,
     once: drafters and tests that expect the same text share its rows."""
     if (model, *text) not in _LOGITS:
-        _LOGITS[model, *text] = model(torch.tensor([list(text)])).logits[0, -1].clone()
-    return _LOGITS[model, *text]
+        _LOGITS[(model, *text)] = model(torch.tensor([list(text)])).logits[0, -1].clone()
+    return _LOGITS[(model, *text)]
 
 
 def greedy(model, prompt, tokens):
