@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support import plain_views, tiny
+from support import plain_views, tiers, tiny
 from support.drafters import EVERY, UNDER_VIEWS
 from support.rule_laws import emitted
 
@@ -66,13 +66,13 @@ PROMPT, V = [1], 4
 BIASED = dict(eos=(2,), min_tokens=2, logit_bias={0: 0.8, 2: 1.5}, frequency_penalty=0.5)
 
 
-def decoded(drafter, n=8000, temperature=1.0, verify="token", **parameters):
+def decoded(drafter, n=tiers.draws(8000), temperature=1.0, verify="token", **parameters):
     """Return the texts of n requests that differ in their seed only, the statistics, the request, and the two models'
     distributions as the request sees them."""
     target, draft = tiny.llama(3, V, 0.15), tiny.llama(4, V, 0.15)
     request = Request(PROMPT, 4, temperature=temperature, **parameters)
     todo = [replace(request, seed=i) for i in range(n)]
-    output = generate(adapt(target), todo, drafter(adapt(draft)), max_batch=2000, verify=verify)
+    output = generate(adapt(target), todo, drafter(adapt(draft)), max_batch=2000, verify=verify).check()
     assert output.stats.status == 0
     laws = (plain_views.laws(model, request) for model in (target, draft))
     return [r.tokens for r in output.results], output.stats, request, *laws
@@ -103,7 +103,7 @@ def test_joint_law_with_the_boundary_inside_a_draft(kind):
     law = plain_views.texts(p, request)
     assert min(map(len, tokens)) == 3 == min(map(len, law)) and 0.2 < sum(m for t, m in law.items() if t[2] == 2) < 0.8
     check = testing.check_tokens(tokens, law)
-    assert check.passed and check.cells > 12 and check.detects < 0.065, check
+    assert check.passed and check.cells > 12 and check.detects < tiers.shift(0.065), check
     assert 0.1 < stats.alpha < 0.98, stats
 
 
@@ -113,8 +113,8 @@ def test_joint_law_finds_a_bias_of_another_position(monkeypatch, wrong):
     """Control of the test above: one list for all positions of a draft."""
     honest = Views._bias
     by = (lambda depth: depth * 0) if wrong == "the first position's" else (lambda depth: depth * 0 + 9)
-    monkeypatch.setattr(Views, "_bias", lambda self, depth: honest(self, lambda: by(depth())))
-    tokens, _, request, p, _ = decoded(CASES["token"][0], 4000, **BIASED)
+    monkeypatch.setattr(Views, "_bias", lambda self, depth, windows: honest(self, lambda: by(depth()), windows))
+    tokens, _, request, p, _ = decoded(CASES["token"][0], 1000, **BIASED)  # far off
     assert not testing.check_tokens(tokens, plain_views.texts(p, request)).passed
 
 

@@ -97,7 +97,7 @@ def three_tokens(drafter, temperature=1.0, n=8000, spread=0.15, rule="exact", al
     target, draft = tiny.llama(3, V, spread), tiny.llama(4, V, spread)
     request = Request(PROMPT, 3, temperature=temperature, rule=rule, alpha=alpha, **GROWING)
     todo = [replace(request, seed=i) for i in range(n)]
-    output = generate(adapt(target), todo, drafter(adapt(draft)), max_batch=2000, verify=verify)
+    output = generate(adapt(target), todo, drafter(adapt(draft)), max_batch=2000, verify=verify).check()
     assert output.stats.status == 0
     tokens = np.array([r.tokens for r in output.results])
     return tokens, output.stats, *(plain_views.laws(model, request) for model in (target, draft))

@@ -31,7 +31,7 @@ def change(monkeypatch):
 
 
 def missing(op):
-    return [what for reader in READERS for what in reader(op)]
+    return (what for reader in READERS for what in reader(op))
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
@@ -84,7 +84,7 @@ NEW = Argument("throw_away", "float32", "N | 1", "row", True, "throw_away")
 def test_a_row_without_its_copies_names_each_missing_place(change):
     change("row_stats", (*TABLE["row_stats"], NEW))
     assert argument_copies.unserved("row_stats") == {"triton": ["throw_away"], "reference": ["throw_away"]}
-    assert missing("row_stats") == [
+    assert [*missing("row_stats")] == [
         "_C.so, built before, row_stats.default: lacks Tensor? throw_away=None",
         "_C.so, built before, row_stats.views: lacks Tensor? throw_away=None",
         "csrc/ops/row_stats/row_stats_op.h: lacks throw_away",
@@ -164,8 +164,7 @@ def other(rows, name, **fields):
 )
 def test_a_row_that_says_something_else_is_found(change, op, name, fields, said):
     change(op, other(TABLE[op], name, **fields))
-    found = missing(op)
-    assert any(said in what for what in found), found
+    assert any(said in what for what in missing(op)), [*missing(op)]  # the quick readers come first
 
 
 def test_another_order_is_found(change):

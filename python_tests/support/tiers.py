@@ -25,6 +25,21 @@ SIMULATED = ("cuda-on-cpu", "triton-interpret")
 FIXTURES = ("backend", "op_backend", "sweep_backend", "isa_backend")
 
 
+# ---- joint distributions through the decode loop, which takes a millisecond a token: below `all`, half the draws ----
+
+
+def draws(n):
+    return n if TIER == "all" else n // 2
+
+
+def shift(least):
+    """Return the shift in total variation that draws(n) must detect, where n draws detect `least`."""
+    return least if TIER == "all" else least * 2**0.5
+
+
+# ---- which tests a tier takes ---------------------------------------------------------------------------------------
+
+
 def values(item):
     """Return the values that a test gets from each of its parametrize marks, as (names, the values' identities)."""
     given = item.callspec.params if hasattr(item, "callspec") else {}

@@ -69,28 +69,33 @@ def requests(n=8, **parameters):
     return out
 
 
-_GREEDY = {}  # (model, prompt) -> tokens so far
+_LOGITS = {}  # (model, text) -> the logits of its last position
 
 
 @torch.inference_mode()
+def logits(model, text):
+    """Return the logits [V] after a text, for every expected result. The whole text is read anew, without a KV cache,
+    once: drafters and tests that expect the same text share its rows."""
+    if (model, *text) not in _LOGITS:
+        _LOGITS[(model, *text)] = model(torch.tensor([list(text)])).logits[0, -1].clone()
+    return _LOGITS[(model, *text)]
+
+
 def greedy(model, prompt, tokens):
-    """Return greedy tokens, the expected result: the whole sequence is recomputed for each token, without a KV
-    cache."""
-    out = _GREEDY.setdefault((model, tuple(prompt)), [])
+    """Return greedy tokens, the expected result."""
+    out = []
     while len(out) < tokens:
-        out.append(model(torch.tensor([prompt + out])).logits[0, -1].argmax().item())
-    return out[:tokens]
+        out.append(logits(model, [*prompt, *out]).argmax().item())
+    return out
 
 
-@torch.inference_mode()
 def laws(model, prompt, temperature=1.0):
     """Return a cached function: prefix -> the model's distribution [V] after prompt + prefix, float64."""
     known = {}
 
     def law(prefix):
         if prefix not in known:
-            logits = model(torch.tensor([list(prompt) + list(prefix)])).logits[0, -1].double()
-            known[prefix] = torch.softmax(logits / temperature, -1).numpy()
+            known[prefix] = torch.softmax(logits(model, [*prompt, *prefix]).double() / temperature, -1).numpy()
         return known[prefix]
 
     return law
