@@ -140,23 +140,3 @@ def _walks(kernels: list[dict]) -> dict[str, Pass]:
     for n in (1, 2, 3, 4):
         walks[f"sum{n}"] = Pass(32 * (1 + n), base + n * link, 16, 1 + n)
     return walks
-
-
-def ideal(costs: Costs) -> Costs:
-    """Return the costs with loops at their limits: 45 instructions per 16 bytes of one row and 60.5 of two, read once.
-
-    Tails stay as they are: how short they can be is not known before they are written.
-    """
-    walk = {
-        "scan": Pass(64, 179, 32, 1),
-        "masses": Pass(64, 260, 16, 1),
-        "search": Pass(64, 260, 16, 1),
-        "unders": Pass(64, 420, 16, 1),
-        "kept": Pass(128, 190, 16, 1),
-        "gap": Pass(128, 560, 32, 1),
-        "blend": Pass(64, 300, 16, 1),
-    } | {f"sum{n}": Pass(32 * (1 + n), 110 + 130 * n, 16, 1) for n in (1, 2, 3, 4)}
-    scan, pair = 45 * 4 + 15, 60.5 * 8 + 30
-    return replace(
-        costs, scan=scan, scan_slots=5, scan_waits=1, pair=pair, pair_slots=5, pair_waits=2, sample_slots=5, walk=walk
-    )
