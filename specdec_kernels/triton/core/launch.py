@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import NamedTuple
 
-import numpy
 import torch
 import triton
 import triton.language as tl
-from triton.runtime import interpreter
 
+from .interpreting import interpreted, interpreting
 from .memory import EntryIds, Store, Values, Views, is_present
 from .row import Rows, Sampling, Scratch, Sizes
 
@@ -45,15 +43,6 @@ class Kernel:
 
 
 kernel = Kernel  # the decorator
-
-
-@triton.jit
-def _nothing():
-    pass
-
-
-def interpreted() -> bool:
-    return isinstance(_nothing, interpreter.InterpretedFunction)
 
 
 class Table(NamedTuple):
@@ -188,61 +177,6 @@ def scratch(rows, count: int, slots: int, few: int | None) -> Scratch:
     return Scratch(maxes, sums, empty(rows, (slots, chunks), torch.int32), empty(rows, (slots, few), torch.float32))
 
 
-# ---- Triton's interpreter: less work for each call of a function, and workarounds for its older versions ----
-
-
-@contextlib.contextmanager
-def interpreting():
-    """Return a context manager for one launch in Triton's interpreter.
-
-    Triton's interpreter patches its language in every call of a function inside a kernel. Doing so once per launch and
-    module is enough, and twice as fast."""
-    patched = set()
-
-    def call(self, *args, **kwargs):
-        module = id(self.fn.__globals__)
-        if module not in patched:
-            patched.add(module)
-            interpreter._patch_lang(self.fn)
-        return self.rewrite()(*args, **kwargs)
-
-    stand_ins = {
-        (interpreter.InterpretedFunction, "__call__"): call,
-        (interpreter, "_implicit_cvt"): _bools_are_one_bit(interpreter._implicit_cvt),
-        (interpreter, "_patch_lang_tensor"): _one_value_is_an_index(interpreter._patch_lang_tensor),
-    }
-    theirs = {(holder, name): getattr(holder, name) for holder, name in stand_ins}
-    for (holder, name), ours in stand_ins.items():
-        setattr(holder, name, ours)
-    try:
-        with numpy.errstate(all="ignore"):  # numpy warns where a GPU does not: exp2 of -inf, an overflow
-            yield
-    finally:
-        for (holder, name), value in theirs.items():
-            setattr(holder, name, value)
-
-
-def _bools_are_one_bit(convert):
-    """Work around Triton 3.6, which converts a bool to 32 bits and then refuses it as an int1."""
-
-    def converted(arg):
-        if isinstance(arg, bool):
-            return tl.tensor(interpreter.TensorHandle(numpy.array([arg]), tl.int1), tl.int1)
-        return convert(arg)
-
-    return converted
-
-
-def _one_value_is_an_index(patch):
-    """Work around Triton 3.6, which takes int() of an array of one value. numpy 2.4 refuses that."""
-
-    def patched(tensor, scope):
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    return patched
-
-
 recorded = None  # a list: launches are appended to it instead of being run (python_tests/support/aot.py)
 
 
@@ -274,6 +208,28 @@ def run(kernel, grid, threads, *args, **constants):
         kernel[grid](*args, **constants, **options(threads, 64 if torch.version.hip else 32))
 
 
+def run_rows(kernel, table: Table, count: int, *args, threads: int | None = None, **constants) -> None:
+    """Launch a program for every `table.rows` of `count` rows."""
+    if count:
+        grid = (blocks(count, table.rows),)
+        run(kernel, grid, threads or table.row_threads, *args, **constants, S=table.sizes())
+
+
+def run_chunks(kernel, table: Table, count: int, *args, threads: int | None = None, **constants) -> None:
+    """Launch programs that share the chunks of `count` rows. The last argument is how many chunks each takes."""
+    if count:
+        per_program = table.per_program(count)
+        grid = blocks(count, table.rows), blocks(table.chunk_count, per_program)
+        run(kernel, grid, threads or table.wide_threads, *args, per_program, **constants, S=table.sizes())
+
+
+def run_elements(kernel, count: int, *args, **constants) -> None:
+    """Launch an elementwise kernel on `count` elements."""
+    if count:
+        size = elements()
+        run(kernel, (blocks(count, size),), 128, *args, **constants, BLOCK=size)
+
+
 @kernel
 def absent_kernel(out, count, N, columns, VALUE: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -286,7 +242,5 @@ def put_absent(count, *results) -> None:
     if count is None:
         return
     for out, value in results:
-        if out.numel():
-            N, size = out.size(0), elements()
-            args = (out, count, N, out.numel() // N)
-            run(absent_kernel, (blocks(out.numel(), size),), 128, *args, VALUE=value, BLOCK=size)
+        N = out.size(0)
+        run_elements(absent_kernel, out.numel(), out, count, N, out.numel() // max(N, 1), VALUE=value)
