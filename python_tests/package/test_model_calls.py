@@ -118,7 +118,7 @@ def test_a_one_hot_draft_has_no_row_to_read():
 def test_bands_are_ordered_and_above_the_floor(gpu):
     model = Model(gpu, Costs())
     found = list(predictions(model, [1, 8], G, V, 0.7))
-    assert len(found) == 6 + 2 * len(walks.CALLS)
+    assert len(found) == 6 + 3
     for line in found:
         kind, middle, hard = line.us
         assert 0 < kind < middle < hard, line
@@ -176,18 +176,17 @@ def test_code_that_runs_once_is_fetched():
 
 def test_a_walk_is_its_passes():
     s = Setting("H200", replace(Costs(), walk={"scan": Pass(64, 179, 32, 1)}))
-    one, two = (walks.walk(s, 1, V, walks.Walk([("scan", walks.L2)] * n, 0, 1, ""), 1) for n in (1, 2))
+    one, two = (walks.walk(s, 1, V, walks.Walk([("scan", walks.L2)] * n, 0, ""), 1) for n in (1, 2))
     trips = -(-V // (32 * 32 * calls.WARPS))
     work = max(179 * C["cpi"], 2 * 179 / C["issue"])
     assert two - one == pytest.approx(us(trips * (C["l2_lat"] + work) + walks.REDUCTION))
-    assert walks.walk(s, 1, V, walks.Walk([("scan", walks.L2)], 0, 1, ""), width=8) < one
+    assert walks.walk(s, 1, V, walks.Walk([("scan", walks.L2)], 0, ""), width=8) < one
     assert [walks.blocks_of(s, B) for B in (1, 15, 16, 31, 32, 66, 67)] == [8, 8, 4, 4, 2, 2, 1]
 
 
 def test_clusters_that_do_not_fit_at_once_take_turns():
     s = Setting("H200", Costs())
-    what = walks.CALLS["verify_tree kseq, K=3, root rejected"]
-    once, twice = (walks.walk(s, B, V, what, 8) - C["first_us"] for B in (15, 16))
+    once, twice = (walks.walk(s, B, V, walks.KSEQ, 8) - C["first_us"] for B in (15, 16))
     assert twice == pytest.approx(2 * once)
     assert walks.fits(Setting("B200", Costs()), 8) == GPUS["B200"].sms // 8  # its groups of SMs are not known
 
@@ -195,7 +194,7 @@ def test_clusters_that_do_not_fit_at_once_take_turns():
 def test_what_is_kept_needs_room():
     """149 chunks of a pair fit in 8 blocks. They do not fit in 4, where each pass reads both rows again."""
     s = Setting("H200", Costs())
-    took = lambda source, width: walks.walk(s, 1, V, walks.Walk([("unders", source)], 0, 1, ""), width)
+    took = lambda source, width: walks.walk(s, 1, V, walks.Walk([("unders", source)], 0, ""), width)
     assert took(walks.KEPT, 4) == took(walks.L2, 4) and took(walks.KEPT, 8) < took(walks.L2, 8)
 
 
@@ -204,7 +203,7 @@ def test_counted_turns_stand_for_what_was_assumed():
     barrier, so of the barrier only the clocks beyond its fence are added."""
     tails = {f"search {part}": Tail(1, (n, n, n)) for part, n in (("begin", 1e4), ("turn", 2e4), ("rest", 3e4))}
     counted, assumed = (Setting("H200", replace(Costs(), tails=found)) for found in (tails, {}))
-    search = walks.Walk([("search", walks.L2)] * 3, 1e5, 1, "", turns="search")
+    search = walks.Walk([("search", walks.L2)] * 3, 1e5, "search")
     took = [walks.walk(s, 1, V, search, 8) for s in (counted, assumed)]
     more = 1e4 + 2 * 2e4 + 3e4 - 1e5 - 3 * (walks.REDUCTION + C["fence"])
     assert took[0] - took[1] == pytest.approx(us(more))
@@ -212,8 +211,8 @@ def test_counted_turns_stand_for_what_was_assumed():
 
 def test_what_is_kept_is_not_read_again():
     s = Setting("H200", Costs())
-    kept, read = (walks.walk(s, 1, V, walks.Walk([("unders", x)], 0, 1, ""), 8) for x in (walks.KEPT, walks.L2))
-    alone = (walks.walk(s, 1, V, walks.Walk([("unders", x)], 0, 1, ""), 1) for x in (walks.KEPT, walks.L2))
+    kept, read = (walks.walk(s, 1, V, walks.Walk([("unders", x)], 0, ""), 8) for x in (walks.KEPT, walks.L2))
+    alone = (walks.walk(s, 1, V, walks.Walk([("unders", x)], 0, ""), 1) for x in (walks.KEPT, walks.L2))
     assert kept < read and len(set(alone)) == 1
 
 
@@ -315,7 +314,7 @@ def test_commands(tmp_path, monkeypatch):
         patched.setattr("tools.gpu_model.__main__._read", lambda *args, **chosen: [])
         status, text = run("predict", "--B", "1")
     assert status == 0 and "verify_chain exact" in text
-    assert len(text.splitlines()) == 1 + 3 + 2 * len(walks.CALLS)
+    assert len(text.splitlines()) == 1 + 3 + 2
     status, text = run("compare", results(tmp_path / "bench.csv", rows=ROWS), "--library", tmp_path / "none.so")
     assert status == 0 and "No machine code could be read" in text and "1 of 3 in the band" in text
     assert run("sass", tmp_path / "none.so")[0] == 2 and run("predict", "--gpu", "A100")[0] == 2

@@ -94,7 +94,7 @@ def predict(
     )
     for line in tails(model):
         print(line)
-    for prediction in predictions(model, [int(b) for b in B.split(",")], G, V, alpha, widths=(8, 1)):
+    for prediction in predictions(model, [int(b) for b in B.split(",")], G, V, alpha):
         print(prediction)
 
 

@@ -41,23 +41,13 @@ class Prediction:
         return f"{self.name:58s} {kind:7.1f} -{middle:7.1f} -{hard:7.1f}  {self.note}"
 
 
-def predictions(
-    model: Model, Bs: Iterable[int], G: int, V: int, alpha: float, widths: Iterable[int] = (walks.WIDEST,)
-) -> Iterable[Prediction]:
-    """Yield the predictions of calls and walks. widths: how many blocks share a request that is walked."""
+def predictions(model: Model, Bs: Iterable[int], G: int, V: int, alpha: float) -> Iterable[Prediction]:
+    """Yield the predictions of calls. A single kseq_rho is predicted with a cluster of blocks and with one block."""
     yield from ours(model, Bs, G, V, alpha)
-    for name, walk in walks.CALLS.items():
-        for width in widths:
-            us = model.band(lambda s: walks.walk(s, 1, V, walk, width))
-            yield Prediction(
-                name + ("" if width == walks.WIDEST else f", {width} block{'s' * (width > 1)}"), us, walk.note
-            )
-    for name, walk in walks.CALLS.items():
-        for B in Bs:
-            width = walks.blocks_of(Setting(model.gpu, model.costs), B)
-            if B > 1 and width > 1:
-                us = model.band(lambda s: walks.walk(s, B, V, walk, width))
-                yield Prediction(f"{name}, B={B}", us, f"{width} blocks each")
+    chosen = [(B, walks.blocks_of(Setting(model.gpu, model.costs), B)) for B in Bs if B > 1]
+    for N, width in [(1, walks.WIDEST), (1, 1), *chosen]:
+        us = model.band(lambda s: walks.walk(s, N, V, walks.KSEQ, width))
+        yield Prediction(f"kseq_rho k=4, given logits and stats, N={N}", us, f"{width} block{'s' * (width > 1)} each")
 
 
 def ours(model: Model, Bs: Iterable[int], G: int, V: int, alpha: float) -> Iterable[Prediction]:
