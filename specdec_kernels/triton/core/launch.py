@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import NamedTuple
 
+import numpy
 import torch
 import triton
 import triton.language as tl
+from triton.runtime import interpreter
 
-from .interpreting import interpreted, interpreting
 from .memory import EntryIds, Store, Values, Views, is_present
 from .row import Rows, Sampling, Scratch, Sizes
 
@@ -45,6 +47,15 @@ class Kernel:
 kernel = Kernel  # the decorator
 
 
+@triton.jit
+def _nothing():
+    pass
+
+
+def interpreted() -> bool:
+    return isinstance(_nothing, interpreter.InterpretedFunction)
+
+
 class Table(NamedTuple):
     rows: int  # rows that a program processes at once
     width: int  # lanes of a chunk
@@ -56,13 +67,7 @@ class Table(NamedTuple):
     row_threads: int = 128
 
     def sizes(self, **changes: int) -> Sizes:
-        sizes = {
-            "ROWS": self.rows,
-            "WIDTH": self.width,
-            "CHUNKS": self.chunks,
-            "TOGETHER": self.together,
-            "FEW": self.few,
-        }
+        sizes = dict(ROWS=self.rows, WIDTH=self.width, CHUNKS=self.chunks, TOGETHER=self.together, FEW=self.few)
         return Sizes(**{name: tl.constexpr(size) for name, size in (sizes | changes).items()})
 
     @property
@@ -99,11 +104,10 @@ def blocks(n: int, size: int) -> int:
 @functools.cache
 def table(V: int) -> Table:
     width, count = columns(V, CHUNK), blocks(V, CHUNK)
+    rows = min(16, CHUNK // width)
     if interpreted():  # its time grows with the number of operations, not of elements
-        rows, together = 128 * CHUNK // width if count == 1 else 32 if count < 16 else 8, 2
-    else:
-        rows, together = min(16, CHUNK // width), 2
-    return Table(rows, width, columns(count, 256), columns(V, 2048), count, 1 if count == 1 else together)
+        rows = 128 * CHUNK // width if count == 1 else 32 if count < 16 else 8
+    return Table(rows, width, columns(count, 256), columns(V, 2048), count, 1 if count == 1 else 2)
 
 
 def elements() -> int:
@@ -177,6 +181,58 @@ def scratch(rows, count: int, slots: int, few: int | None) -> Scratch:
     return Scratch(maxes, sums, empty(rows, (slots, chunks), torch.int32), empty(rows, (slots, few), torch.float32))
 
 
+@contextlib.contextmanager
+def interpreting():
+    """Return a context manager for one launch in Triton's interpreter.
+
+    Triton's interpreter patches its language in every call of a function inside a kernel. Doing so once per launch and
+    module is enough, and twice as fast."""
+    patched = set()
+
+    def call(self, *args, **kwargs):
+        module = id(self.fn.__globals__)
+        if module not in patched:
+            patched.add(module)
+            interpreter._patch_lang(self.fn)
+        return self.rewrite()(*args, **kwargs)
+
+    stand_ins = {
+        (interpreter.InterpretedFunction, "__call__"): call,
+        (interpreter, "_implicit_cvt"): _bools_are_one_bit(interpreter._implicit_cvt),
+        (interpreter, "_patch_lang_tensor"): _one_value_is_an_index(interpreter._patch_lang_tensor),
+    }
+    theirs = {(holder, name): getattr(holder, name) for holder, name in stand_ins}
+    for (holder, name), ours in stand_ins.items():
+        setattr(holder, name, ours)
+    try:
+        with numpy.errstate(all="ignore"):  # numpy warns where a GPU does not: exp2 of -inf, an overflow
+            yield
+    finally:
+        for (holder, name), value in theirs.items():
+            setattr(holder, name, value)
+
+
+def _bools_are_one_bit(convert):
+    """Work around Triton 3.6, which converts a bool to 32 bits and then refuses it as an int1."""
+
+    def converted(arg):
+        if isinstance(arg, bool):
+            return tl.tensor(interpreter.TensorHandle(numpy.array([arg]), tl.int1), tl.int1)
+        return convert(arg)
+
+    return converted
+
+
+def _one_value_is_an_index(patch):
+    """Work around Triton 3.6, which takes int() of an array of one value. numpy 2.4 refuses that."""
+
+    def patched(tensor, scope):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    return patched
+
+
 recorded = None  # a list: launches are appended to it instead of being run (python_tests/support/aot.py)
 
 
@@ -211,8 +267,7 @@ def run(kernel, grid, threads, *args, **constants):
 def run_rows(kernel, table: Table, count: int, *args, threads: int | None = None, **constants) -> None:
     """Launch a program for every `table.rows` of `count` rows."""
     if count:
-        grid = (blocks(count, table.rows),)
-        run(kernel, grid, threads or table.row_threads, *args, **constants, S=table.sizes())
+        run(kernel, (blocks(count, table.rows),), threads or table.row_threads, *args, **constants, S=table.sizes())
 
 
 def run_chunks(kernel, table: Table, count: int, *args, threads: int | None = None, **constants) -> None:
@@ -242,5 +297,4 @@ def put_absent(count, *results) -> None:
     if count is None:
         return
     for out, value in results:
-        N = out.size(0)
-        run_elements(absent_kernel, out.numel(), out, count, N, out.numel() // max(N, 1), VALUE=value)
+        run_elements(absent_kernel, out.numel(), out, count, len(out), out.numel() // max(len(out), 1), VALUE=value)
