@@ -22,7 +22,7 @@ def tiny(before="", between="", name="tiny", registers=40):
     loads = f"\n{between}".join(f"LDG.E.128.CONSTANT R{40 + 4 * i}, desc[UR4][R2.64+{16 * i:#x}]" for i in range(4))
     text = MAIN.format(loads).replace(EXPONENTIALS, before + "\n".join([EXPONENTIALS] * 4))
     code = instructions(listing(text))["kernel"]
-    return describe(name, "kernel", code, Note(registers=registers, threads=256))
+    return describe(name, code, Note(registers=registers, threads=256))
 
 
 def limits(per16, **others):

@@ -4,7 +4,6 @@ file."""
 
 import csv
 import importlib
-import json
 import random
 import re
 from dataclasses import replace
@@ -15,11 +14,11 @@ from support.paths import ROOT
 pytest.importorskip("typer")
 from typer.testing import CliRunner  # noqa: E402
 
-from tools.gpu_model import calls, compare, headers, peers, queues, walks  # noqa: E402
+from tools.gpu_model import calls, compare, headers, queues, walks  # noqa: E402
 from tools.gpu_model.__main__ import app  # noqa: E402
 from tools.gpu_model.calls import Setting  # noqa: E402
 from tools.gpu_model.constants import BANDS, CONSTANTS, SOURCES, constants  # noqa: E402
-from tools.gpu_model.costs import Costs, Tail, costs_of, ideal  # noqa: E402
+from tools.gpu_model.costs import Costs, Pass, Tail, costs_of  # noqa: E402
 from tools.gpu_model.predict import Model, predictions, tails  # noqa: E402
 from tools.gpu_model.tails import summary  # noqa: E402
 from tools.machine_code.gpus import GPUS  # noqa: E402
@@ -119,7 +118,7 @@ def test_a_one_hot_draft_has_no_row_to_read():
 def test_bands_are_ordered_and_above_the_floor(gpu):
     model = Model(gpu, Costs())
     found = list(predictions(model, [1, 8], G, V, 0.7))
-    assert len(found) == 6 + 2 * len(walks.CALLS) + 2 * len(peers.peers(1, G))
+    assert len(found) == 6 + 3
     for line in found:
         kind, middle, hard = line.us
         assert 0 < kind < middle < hard, line
@@ -149,17 +148,14 @@ def test_memory_bounds_large_batches():
 def test_fewer_instructions_help_and_tails_cost():
     tail = {name: Tail(10, (1e4, 1e4, 1e4)) for name in calls.TAILS}
     base, heavy = Costs(), replace(Costs(), tails=tail)
-    once = lambda costs, how: calls.row_stats(Setting("H200", costs, tails=how), 8, V)
-    assert once(heavy, "assumed") == once(base, "counted") < once(heavy, "counted") == once(heavy, "longest")
-    chain = lambda how: calls.verify_chain(Setting("H200", heavy, tails=how), 64, G, V)[0]
-    assert chain("assumed") < chain("counted") and chain("longest") < chain(
-        "counted"
-    )  # the tail "judge rest" stays assumed
+    once = lambda costs: calls.row_stats(Setting("H200", costs), 8, V)
+    chain = lambda costs: calls.verify_chain(Setting("H200", costs), 64, G, V)[0]
+    assert once(base) < once(heavy) and chain(base) < chain(heavy)
     law = Setting("H200", heavy).tail("judge rest").clocks
-    assert law == 1e4 + C["judge"]  # the row's four floats are counted in row_stats
+    assert law == 1e4 + C["judge"]  # the test stays assumed; the row's four floats are counted in row_stats
     more = us(sum(1e4 - Setting("H200", base).tail(f"row_stats {part}").clocks for part in ("begin", "report", "rest")))
-    assert once(heavy, "longest") - once(base, "counted") == pytest.approx(more, rel=0.05)
-    assert once(ideal(replace(base, scan=320)), "counted") < once(base, "counted")
+    assert once(heavy) - once(base) == pytest.approx(more, rel=0.05)
+    assert once(replace(base, scan=200)) < once(base)
     lines = list(tails(Model("H200", heavy)))
     assert len(lines) == 1 + len(calls.TAILS) and list(tails(Model("H200", base))) == []
     taken = {line.split(" (")[0]: float(line.split()[-1]) for line in lines[1:]}
@@ -179,19 +175,18 @@ def test_code_that_runs_once_is_fetched():
 
 
 def test_a_walk_is_its_passes():
-    s = Setting("H200", replace(Costs(), walk={"scan": ideal(Costs()).walk["scan"]}))
-    one, two = (walks.walk(s, 1, V, walks.Walk([("scan", walks.L2)] * n, 0, 1, ""), 1) for n in (1, 2))
+    s = Setting("H200", replace(Costs(), walk={"scan": Pass(64, 179, 32, 1)}))
+    one, two = (walks.walk(s, 1, V, walks.Walk([("scan", walks.L2)] * n, 0, ""), 1) for n in (1, 2))
     trips = -(-V // (32 * 32 * calls.WARPS))
     work = max(179 * C["cpi"], 2 * 179 / C["issue"])
     assert two - one == pytest.approx(us(trips * (C["l2_lat"] + work) + walks.REDUCTION))
-    assert walks.walk(s, 1, V, walks.Walk([("scan", walks.L2)], 0, 1, ""), width=8) < one
+    assert walks.walk(s, 1, V, walks.Walk([("scan", walks.L2)], 0, ""), width=8) < one
     assert [walks.blocks_of(s, B) for B in (1, 15, 16, 31, 32, 66, 67)] == [8, 8, 4, 4, 2, 2, 1]
 
 
 def test_clusters_that_do_not_fit_at_once_take_turns():
     s = Setting("H200", Costs())
-    what = walks.CALLS["verify_tree kseq, K=3, root rejected"]
-    once, twice = (walks.walk(s, B, V, what, 8) - C["first_us"] for B in (15, 16))
+    once, twice = (walks.walk(s, B, V, walks.KSEQ, 8) - C["first_us"] for B in (15, 16))
     assert twice == pytest.approx(2 * once)
     assert walks.fits(Setting("B200", Costs()), 8) == GPUS["B200"].sms // 8  # its groups of SMs are not known
 
@@ -199,7 +194,7 @@ def test_clusters_that_do_not_fit_at_once_take_turns():
 def test_what_is_kept_needs_room():
     """149 chunks of a pair fit in 8 blocks. They do not fit in 4, where each pass reads both rows again."""
     s = Setting("H200", Costs())
-    took = lambda source, width: walks.walk(s, 1, V, walks.Walk([("unders", source)], 0, 1, ""), width)
+    took = lambda source, width: walks.walk(s, 1, V, walks.Walk([("unders", source)], 0, ""), width)
     assert took(walks.KEPT, 4) == took(walks.L2, 4) and took(walks.KEPT, 8) < took(walks.L2, 8)
 
 
@@ -207,18 +202,17 @@ def test_counted_turns_stand_for_what_was_assumed():
     """Three passes take the part before the loop, two turns, and the rest. The counts include the fence of a cluster's
     barrier, so of the barrier only the clocks beyond its fence are added."""
     tails = {f"search {part}": Tail(1, (n, n, n)) for part, n in (("begin", 1e4), ("turn", 2e4), ("rest", 3e4))}
-    counted, assumed = (Setting("H200", replace(Costs(), tails=tails), tails=how) for how in ("counted", "assumed"))
-    search = walks.Walk([("search", walks.L2)] * 3, 1e5, 1, "", turns="search")
+    counted, assumed = (Setting("H200", replace(Costs(), tails=found)) for found in (tails, {}))
+    search = walks.Walk([("search", walks.L2)] * 3, 1e5, "search")
     took = [walks.walk(s, 1, V, search, 8) for s in (counted, assumed)]
     more = 1e4 + 2 * 2e4 + 3e4 - 1e5 - 3 * (walks.REDUCTION + C["fence"])
     assert took[0] - took[1] == pytest.approx(us(more))
-    assert walks.walk(Setting("H200", Costs()), 1, V, search, 8) == took[1]
 
 
 def test_what_is_kept_is_not_read_again():
     s = Setting("H200", Costs())
-    kept, read = (walks.walk(s, 1, V, walks.Walk([("unders", x)], 0, 1, ""), 8) for x in (walks.KEPT, walks.L2))
-    alone = (walks.walk(s, 1, V, walks.Walk([("unders", x)], 0, 1, ""), 1) for x in (walks.KEPT, walks.L2))
+    kept, read = (walks.walk(s, 1, V, walks.Walk([("unders", x)], 0, ""), 8) for x in (walks.KEPT, walks.L2))
+    alone = (walks.walk(s, 1, V, walks.Walk([("unders", x)], 0, ""), 1) for x in (walks.KEPT, walks.L2))
     assert kept < read and len(set(alone)) == 1
 
 
@@ -313,17 +307,14 @@ def run(*arguments):
     return done.exit_code, done.output
 
 
-def test_commands(tmp_path):
+def test_commands(tmp_path, monkeypatch):
     status, text = run("predict", "--sources")
     assert status == 0 and all(name in text for name in CONSTANTS) and "S9" in text
-    kernels, out = tmp_path / "sass.json", tmp_path / "out.json"
-    kernels.write_text(json.dumps({"kernels": []}))
-    status, text = run("predict", "--sass", kernels, "--B", "1", "--json", out, "--ideal")
-    assert (
-        status == 0
-        and "verify_chain exact" in text
-        and len(json.loads(out.read_text())) == 3 + 3 * len(walks.CALLS) + len(peers.peers(1, G))
-    )
+    with monkeypatch.context() as patched:
+        patched.setattr("tools.gpu_model.__main__._read", lambda *args, **chosen: [])
+        status, text = run("predict", "--B", "1")
+    assert status == 0 and "verify_chain exact" in text
+    assert len(text.splitlines()) == 1 + 3 + 2
     status, text = run("compare", results(tmp_path / "bench.csv", rows=ROWS), "--library", tmp_path / "none.so")
     assert status == 0 and "No machine code could be read" in text and "1 of 3 in the band" in text
     assert run("sass", tmp_path / "none.so")[0] == 2 and run("predict", "--gpu", "A100")[0] == 2

@@ -133,7 +133,7 @@ def test_a_tail_of_a_plain_call_is_shorter():
     text = text.replace("STG", "@!P4 BRA plain\nMUFU.EX2 R14, R12\nplain:\nSTG", 1)
     rest = {}
     for name in ("verify_chain::finish_requests", "row_stats::scan<false>"):
-        kernel = describe(name, "kernel", code(text), Note(40, threads=256, argument=AT), also=tails.add_tails)
+        kernel = describe(name, code(text), Note(40, threads=256, argument=AT), also=tails.add_tails)
         rest[name] = kernel["loops"][0]["tails"]["rest"]["classes"]
     assert "special" in rest["row_stats::scan<false>"] and "special" not in rest["verify_chain::finish_requests"]
 

@@ -28,9 +28,7 @@ def graph(text=SCAN):
 
 
 def kernel(text=SCAN, **note):
-    return describe(
-        "row_stats::scan<false>", "kernel", code(text), Note(registers=40, threads=256, **note), also=tails.add_tails
-    )
+    return describe("row_stats::scan<false>", code(text), Note(registers=40, threads=256, **note), also=tails.add_tails)
 
 
 def block_at(g, word):
@@ -85,7 +83,7 @@ def test_control_flow_and_dominators():
     assert g.above[0] == TOP and g.above[latch] == loop and g.above[behind] == 0  # which may skip the loop
     assert g.dominates(loop, latch) and not g.dominates(exponentials, latch)
     assert g.forward(latch) == [behind] and g.outermost(latch) == g.loops[loop] and g.outermost(behind) == {behind}
-    assert all(g.dominates(0, b) for b in g.order) and not g.odd_sync
+    assert all(g.dominates(0, b) for b in g.order)
 
 
 def test_indirect_branches_and_calls():
@@ -128,8 +126,8 @@ def test_memory_waits_in_turn():
 
 
 def test_blocks_that_fit():
-    assert resident(64, 0, 256) == (4, "registers") and resident(32, 0, 256) == (8, "registers")
-    assert resident(16, 0, 256) == (8, "threads") and resident(16, 100 * 1024, 256) == (2, "shared")
+    assert resident(64, 0, 256) == 4 and resident(32, 0, 256) == 8  # by registers
+    assert resident(16, 0, 256) == 8 and resident(16, 100 * 1024, 256) == 2  # by threads, and by shared memory
 
 
 @pytest.mark.parametrize(
@@ -222,7 +220,7 @@ DMUL R4, R4, R4
 STG.E desc[UR4][R2.64], R12
 EXIT
 """
-    found = describe(tails.SEARCH, "kernel", code(text), Note(registers=40, threads=256), also=tails.add_tails)["turns"]
+    found = describe(tails.SEARCH, code(text), Note(registers=40, threads=256), also=tails.add_tails)["turns"]
     assert {part: turn["instr"] for part, turn in found.items()} == {"begin": 2, "turn": 6, "rest": 2}
     assert found["turn"]["classes"] == {"alu": 1, "double": 2, "branch": 2, "fence": 1}
 

@@ -21,7 +21,4 @@ def accept_kernel(p, q, u, out, n, IDS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def accept(accepted, p, q, u):
-    if p.numel():
-        ids, block = q.dtype in INTEGERS, launch.elements()
-        args = (p, q, u, accepted, p.numel())
-        launch.run(accept_kernel, (launch.blocks(p.numel(), block),), 128, *args, IDS=ids, BLOCK=block)
+    launch.run_elements(accept_kernel, p.numel(), p, q, u, accepted, p.numel(), IDS=q.dtype in INTEGERS)

@@ -42,7 +42,7 @@ def residual_sums_kernel(target, draft, ids, N, count, p_sums, sums, maxes, per_
 
 
 @launch.kernel
-def residual_write_kernel(target, draft, ids, N, count, p_sums, sums, maxes, per_program, probs, mass, S: tl.constexpr):
+def residual_write_kernel(target, draft, ids, N, count, p_sums, sums, maxes, probs, mass, per_program, S: tl.constexpr):
     n = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
     within = n < N
     exists = within & is_present(count, n)
@@ -77,8 +77,6 @@ def residual(results, p, q, num_rows):
     if N:
         table = launch.table(V)
         scratch = torch.empty((3, N, table.chunk_count), dtype=torch.float32, device=p.device)
-        per_program = table.per_program(N)
-        grid = (launch.blocks(N, table.rows), launch.blocks(table.chunk_count, per_program))
-        args = (launch.rows(row_memory(p), probs=True), draft, ids, N, num_rows, *scratch, per_program)
-        launch.run(residual_sums_kernel, grid, table.wide_threads, *args, S=table.sizes())
-        launch.run(residual_write_kernel, grid, table.wide_threads, *args, *results, S=table.sizes())
+        args = (launch.rows(row_memory(p), probs=True), draft, ids, N, num_rows, *scratch)
+        launch.run_chunks(residual_sums_kernel, table, N, *args)
+        launch.run_chunks(residual_write_kernel, table, N, *args, *results)

@@ -236,11 +236,8 @@ def scan(rows, layout: launch.Layout, sampling, stats: torch.Tensor | None, stor
     """Return the largest finite logit and the sum of exponentials of every chunk of one side's rows."""
     table = launch.table(rows.V)
     scratch = launch.scratch(rows, layout.rows, layout.slots, table.few if sampling.filters() else None)
-    if layout.slots:
-        per_program = table.per_program(layout.slots)
-        grid = (launch.blocks(layout.slots, table.rows), launch.blocks(table.chunk_count, per_program))
-        side = launch.rows(rows, stats=stats, sampling=sampling, scratch=scratch, layout=layout, store=store)
-        launch.run(scan_kernel, grid, table.wide_threads, side, *layout.arguments(), per_program, S=table.sizes())
+    side = launch.rows(rows, stats=stats, sampling=sampling, scratch=scratch, layout=layout, store=store)
+    launch.run_chunks(scan_kernel, table, layout.slots, side, *layout.arguments())
     return scratch
 
 
@@ -250,12 +247,9 @@ def find_stats(
     """Return the stats [positions, 4] of one side, in `stats` if that is given, and the chunk sums that they are made
     of."""
     scratch = scan(rows, layout, sampling, None, store)
-    table = launch.table(rows.V)
     stats = launch.empty(rows, (layout.rows, 4), torch.float32) if stats is None else stats
-    if layout.slots:
-        side = launch.rows(rows, sampling=sampling, scratch=scratch, layout=layout, store=store)
-        grid = (launch.blocks(layout.slots, table.rows),)
-        launch.run(stats_kernel, grid, table.row_threads, side, *layout.arguments(), stats, S=table.sizes())
+    side = launch.rows(rows, sampling=sampling, scratch=scratch, layout=layout, store=store)
+    launch.run_rows(stats_kernel, launch.table(rows.V), layout.slots, side, *layout.arguments(), stats)
     return stats, scratch
 
 

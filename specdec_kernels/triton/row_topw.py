@@ -49,7 +49,7 @@ def put_best_kernel(rows, score, N, num_rows, found, w, scores, ids, BLOCK: tl.c
 def row_topw(results, logits, stats, score, w, num_rows, views, drafted):
     N, rows = logits.size(0), seen_rows(logits, views, drafted)
     if N and w:
-        layout, table, size = launch.Layout.flat(N, num_rows), launch.table(rows.V), launch.elements()
+        layout, table = launch.Layout.flat(N, num_rows), launch.table(rows.V)
         if stats is None:
             stats, scratch = find_stats(rows, layout, launch.NO_SAMPLING)
         else:
@@ -57,6 +57,6 @@ def row_topw(results, logits, stats, score, w, num_rows, views, drafted):
         side = launch.rows(rows, stats=stats, scratch=scratch)
         best = launch.empty(rows, (N, table.chunk_count), torch.int64)
         args = (side, score, N, num_rows)
-        launch.run(bound_chunks_kernel, (launch.blocks(best.numel(), size),), 128, *args, best, BLOCK=size)
+        launch.run_elements(bound_chunks_kernel, best.numel(), *args, best)
         found = best_orders(side, score, table, N, num_rows, w, best)
-        launch.run(put_best_kernel, (launch.blocks(N * w, size),), 128, *args, found, w, *results, BLOCK=size)
+        launch.run_elements(put_best_kernel, N * w, *args, found, w, *results)

@@ -204,12 +204,10 @@ def sample(
     if race:
         side = launch.rows(rows, stats=stats_out, layout=layout)
         run_race(side, layout, noise(seed, offset), tokens, logprobs, k)
-    elif N and k:
+    elif k:
         table = launch.table(rows.V)
         side = launch.rows(rows, stats=stats_out, scratch=scratch._replace(listed=None, few=None))
         random = Random(values(seed), values(offset), uniforms)
-        draws = {"REPLACEMENT": replacement, "DRAWS": launch.power_of_2(k)}
-        grid = (launch.blocks(N, table.rows),)
         args = (side, N, num_rows, random, values(slot), first_slot, tokens, logprobs, k)
-        launch.run(draw_kernel, grid, table.row_threads, *args, **draws, S=table.sizes())
+        launch.run_rows(draw_kernel, table, N, *args, REPLACEMENT=replacement, DRAWS=launch.power_of_2(k))
     put_absent(num_rows, (tokens, -1), (logprobs, 0), (stats_out, 0))

@@ -64,15 +64,10 @@ def support(results, logits, stats, row, max_kept, num_rows, views, drafted):
     M, words = bits.shape
     rows, table = seen_rows(logits, views, drafted), launch.table(logits.size(1))
     kept = launch.empty(rows, (M, table.chunk_count), torch.int32)
-    per_program = table.per_program(M)
-    grid = (launch.blocks(M, table.rows), launch.blocks(table.chunk_count, per_program))
-    if M:
-        side, N = launch.rows(rows, stats=stats), logits.size(0)
-        args = (side, N, values(row), M, num_rows, words, bits, kept, per_program)
-        launch.run(put_bits_kernel, grid, table.wide_threads, *args, S=table.sizes())
+    args = (launch.rows(rows, stats=stats), logits.size(0), values(row), M, num_rows, words, bits, kept)
+    launch.run_chunks(put_bits_kernel, table, M, *args)
     upto = kept.cumsum(1, dtype=torch.int32)
     ids.fill_(-1)
     counts.copy_(upto[:, -1])
-    if M and max_kept:
-        args = (bits, words, kept, upto, M, table.chunk_count, ids, max_kept, per_program)
-        launch.run(list_ids_kernel, grid, table.wide_threads, *args, S=table.sizes())
+    if max_kept:
+        launch.run_chunks(list_ids_kernel, table, M, bits, words, kept, upto, M, table.chunk_count, ids, max_kept)

@@ -59,10 +59,8 @@ def put_logprobs_kernel(
 
 
 def put_logprobs(rows, N, num_rows, source, ids, logprobs):
-    count, size = source.numel(), launch.elements()
-    if count:
-        args = (rows, N, num_rows, source, source.size(1), ids, logprobs)
-        launch.run(put_logprobs_kernel, (launch.blocks(count, size),), 128, *args, ORDERS=ids is not None, BLOCK=size)
+    args = (rows, N, num_rows, source, source.size(1), ids, logprobs)
+    launch.run_elements(put_logprobs_kernel, source.numel(), *args, ORDERS=ids is not None)
 
 
 def top_logprobs(results, logits, stats, k, tokens, num_rows, views, drafted):
@@ -74,10 +72,7 @@ def top_logprobs(results, logits, stats, k, tokens, num_rows, views, drafted):
         rows, table = seen_rows(logits, views, drafted), launch.table(logits.size(1))
         side = launch.rows(rows, stats=stats)
         best = launch.empty(rows, (N, table.chunk_count), torch.int64)
-        per_program = table.per_program(N)
-        grid = (launch.blocks(N, table.rows), launch.blocks(table.chunk_count, per_program))
-        args = (side, N, num_rows, tokens, m, best, token_ranks, per_program)
-        launch.run(scan_orders_kernel, grid, table.wide_threads, *args, S=table.sizes())
+        launch.run_chunks(scan_orders_kernel, table, N, side, N, num_rows, tokens, m, best, token_ranks)
         if k:
             put_logprobs(side, N, num_rows, best_orders(side, None, table, N, num_rows, k, best), ids, logprobs)
         if m:

@@ -152,13 +152,11 @@ def tree_mask(results, parents, prefix_len, tree_start, num_keys, format):
     ancestors = out if direct else torch.empty((B, N, W), dtype=torch.int32, device=parents.device)
     lengths = Lengths(values(prefix_len), values(tree_start))
     status.zero_()
-    block = launch.elements()
-    if ancestors.numel():
-        args = (parents, *parents.stride(), lengths, ancestors, depth, positions, status, B, N, W)
-        launch.run(climb_kernel, (launch.blocks(B * N * W, block),), 128, *args, BLOCK=block)
+    args = (parents, *parents.stride(), lengths, ancestors, depth, positions, status, B, N, W)
+    launch.run_elements(climb_kernel, B * N * W, *args)
     if out.numel() and not direct:
         kind, per_unit = (BYTE, 8) if format == UINT8 else (WORD, 32) if packed else (ELEMENT, 1)
-        block = max(16, block * 4 // per_unit)
+        block = max(16, launch.elements() * 4 // per_unit)
         args = (ancestors, lengths, out, out.numel(), words, B, N, W, keys, seen, hidden)
         grid = (launch.blocks(out.numel(), block),)
         launch.run(put_units_kernel, grid, 128, *args, NODES_ONLY=nodes_only, KIND=kind.value, BLOCK=block)

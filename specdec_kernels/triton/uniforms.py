@@ -18,7 +18,5 @@ def uniforms_kernel(seed, seed_stride, offset, offset_stride, out, B, n, domain,
 
 
 def uniforms(u, seed, offset, n, domain):
-    if u.numel():
-        block = launch.elements()
-        args = (seed, seed.stride(0), offset, offset.stride(0), u, u.size(0), n, domain)
-        launch.run(uniforms_kernel, (launch.blocks(u.numel(), block),), 128, *args, BLOCK=block)
+    args = (seed, seed.stride(0), offset, offset.stride(0), u, u.size(0), n, domain)
+    launch.run_elements(uniforms_kernel, u.numel(), *args)

@@ -238,16 +238,14 @@ def launch_by_rule(walk, target, draft, rules, random, out, masses, block: bool,
 def launch_exact(walk, target, draft, random, out, sums, positions: int) -> None:
     """Launch the kernels of the exact rule. sums: memory for the sums of (p - q)+ and p, and p's largest entries."""
     B, G, count, table = target.layout.B, target.layout.G, target.layout.count, launch.table(target.rows.V)
-    per_program = table.per_program(B)
-    grid = launch.blocks(B, table.rows), launch.blocks(table.chunk_count, per_program)
     q_side = launch.NO_ROWS if draft is None else draft.argument()
     threads = table.row_threads if draft and draft.rows.ids is not launch.NO_IDS else table.wide_threads
     stop = Stop(launch.empty(target.rows, (B,), torch.int32), *sums)
-    args = (B, count, G, *walk, target.argument(sums=True), q_side, random, out, stop, per_program)
-    launch.run(stop_kernel, grid, threads, *args, POSITIONS=positions, S=table.sizes())
+    args = (B, count, G, *walk, target.argument(sums=True), q_side, random, out, stop)
+    launch.run_chunks(stop_kernel, table, B, *args, threads=threads, POSITIONS=positions)
     D, token_batch_stride, token_stride, _, given = walk
     args = (B, count, G, D, token_batch_stride, token_stride, given, target.argument(), q_side, random, out, stop)
-    launch.run(final_kernel, grid[:1], table.row_threads, *args, S=table.sizes())
+    launch.run_rows(final_kernel, table, B, *args)
 
 
 def launch_race(walk, target, random, results, positions: int) -> None:
@@ -256,8 +254,7 @@ def launch_race(walk, target, random, results, positions: int) -> None:
     out = Out(*results, None)
     run_race(target.argument(), target.layout, random, out.tokens, out.logprobs, lost=lost)
     args = (B, count, G, *walk, target.rows.V, lost, out)
-    grid = (launch.blocks(B, table.rows),)
-    launch.run(end_race_kernel, grid, table.wide_threads, *args, POSITIONS=positions, S=table.sizes())
+    launch.run_rows(end_race_kernel, table, B, *args, threads=table.wide_threads, POSITIONS=positions)
 
 
 def verify_chain(

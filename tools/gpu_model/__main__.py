@@ -6,16 +6,15 @@ from a file of results."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from tools.gpu_model import compare as comparison
 from tools.gpu_model.constants import CONSTANTS, SOURCES
-from tools.gpu_model.costs import Costs, costs_of, ideal
+from tools.gpu_model.costs import Costs, costs_of
 from tools.gpu_model.predict import Model, predictions, tails
 from tools.gpu_model.tails import CLOCKS, add_tails
 from tools.machine_code.disassembly import cuobjdump
@@ -32,7 +31,6 @@ LAUNCHES = r"(row_stats|sample|verify_chain)::"
 app = typer.Typer(add_completion=False, help=__doc__, rich_markup_mode=None)
 Gpu = Annotated[str, typer.Option(help=", ".join(GPUS))]
 Library = Annotated[Path, typer.Argument(help="a library, or a cubin")]
-Json = Annotated[str, typer.Option("--json", help="write what was found here")]
 
 
 def _gpu(name: str, among: Collection[str] = tuple(GPUS)) -> None:
@@ -60,19 +58,11 @@ def sass(
     gpu: Gpu = "H200",
     only: Annotated[str, typer.Option(help="kernels whose names match")] = "",
     skip: Annotated[str, typer.Option(help="kernels whose names match")] = "tree_mask",
-    json_file: Json = "",
     all_kernels: Annotated[bool, typer.Option("--all", help="kernels without wide loads too")] = False,
-    with_tails: Annotated[
-        bool, typer.Option("--tails", help="count what runs around the loops of chains and rows")
-    ] = False,
 ) -> None:
     """Print the loops that stream rows: instructions, bytes, and the bandwidth that they allow."""
     _gpu(gpu)
-    arch = arch or ARCHS[gpu]
-    found = _read(library, arch, gpu, only=only, skip=skip, also=add_tails if with_tails else None)
-    if json_file:
-        about = {"file": str(library.resolve()), "arch": arch, "gpu": gpu, "kernels": found}
-        Path(json_file).write_text(json.dumps(about, indent=1))
+    found = _read(library, arch or ARCHS[gpu], gpu, only=only, skip=skip)
     print(table([k for k in found if all_kernels or k["wide_bytes"]], gpu))
 
 
@@ -84,14 +74,6 @@ def predict(
     B: Annotated[str, typer.Option("--B", help="batches, separated by commas")] = "1,8,16,24,64,256",
     alpha: Annotated[float, typer.Option(help="share of drafts accepted")] = 0.7,
     library: Annotated[Path, typer.Option(help="its kernels are read")] = LIBRARY,
-    sass_file: Annotated[
-        str, typer.Option("--sass", help="what `sass --tails --json` wrote, in place of a library")
-    ] = "",
-    tail: Annotated[
-        Literal["counted", "assumed", "longest"], typer.Option("--tails", help="see tools/gpu_model/README.md")
-    ] = "counted",
-    limits: Annotated[bool, typer.Option("--ideal", help="loops at the limits in place of those read")] = False,
-    json_file: Json = "",
     sources: Annotated[bool, typer.Option(help="print the constants and where they come from")] = False,
 ) -> None:
     """Print the predicted microseconds of calls: kind, middle, hard."""
@@ -103,27 +85,17 @@ def predict(
         print(f"A: assumed\n{SOURCES}")
         return
     _gpu(gpu)
-    if sass_file:
-        found = json.loads(Path(sass_file).read_text())["kernels"]
-    else:
-        found = _read(library, ARCHS[gpu], gpu, skip=UNMODELLED, also=add_tails)
-    costs = costs_of(found)
-    model = Model(gpu, ideal(costs) if limits else costs, tail)
-    costs = model.costs
+    costs = costs_of(_read(library, ARCHS[gpu], gpu, skip=UNMODELLED, also=add_tails))
+    model = Model(gpu, costs)
     print(
-        f"{gpu}, V={V}, G={G}, alpha={alpha}, bf16{', loops at the limits' if limits else ''}; scan {costs.scan:.0f} "
+        f"{gpu}, V={V}, G={G}, alpha={alpha}, bf16; scan {costs.scan:.0f} "
         f"and pair {costs.pair:.0f} warp instructions a chunk, {costs.scan_slots} and {costs.pair_slots} blocks an SM; "
         "microseconds, all constants kind - middle - hard; nothing here was measured"
     )
     for line in tails(model):
         print(line)
-    out = {}
-    widths = (8, 1, 16) if limits else (8, 1)
-    for prediction in predictions(model, [int(b) for b in B.split(",")], G, V, alpha, widths):
+    for prediction in predictions(model, [int(b) for b in B.split(",")], G, V, alpha):
         print(prediction)
-        out[prediction.name] = prediction.us
-    if json_file:
-        Path(json_file).write_text(json.dumps(out, indent=1))
 
 
 @app.command()

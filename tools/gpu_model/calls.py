@@ -58,19 +58,15 @@ STANDS_FOR = {"law": "row_stats rest", "draw": "finish rest"}
 
 
 class Setting:
-    """The constants of a GPU at one point of their bands, and the costs of loops and tails.
+    """The constants of a GPU at one point of their bands, and the costs of loops and tails."""
 
-    tails: "counted" takes those of COUNTED from SASS, "assumed" takes none, "longest" all of them.
-    """
-
-    def __init__(self, gpu: str, costs: Costs, band: str = "middle", tails: str = "counted") -> None:
+    def __init__(self, gpu: str, costs: Costs, band: str = "middle") -> None:
         self.c, self.costs, self.band = constants(gpu, band), costs, band
         self.memory, self.groups = GPUS[gpu].memory, GPUS[gpu].gpcs
-        self.taken = {"counted": COUNTED | TURNS, "assumed": set(), "longest": TURNS | set(TAILS)}[tails]
 
     def counted(self, name: str) -> float | None:
         """Return the clocks of a tail as counted, with the fetch of its code if it is in FETCHED; None if not taken."""
-        tail = self.costs.tails.get(name) if name in self.taken else None
+        tail = self.costs.tails.get(name) if name in COUNTED | TURNS else None
         if not tail:
             return None
         return tail.clocks[BANDS.index(self.band)] + tail.lines * self.c["fetch"] * (name in FETCHED)

@@ -19,7 +19,6 @@ from tools.gpu_model.predict import Model
 from tools.machine_code.gpus import GPUS, Band
 
 G, ACCEPTED = 5, 0.7  # drafts of a request, and the share accepted, of bench/verify_chain.py
-KSEQ = walks.CALLS["kseq_rho k=4, given logits and stats"]
 
 Us = Callable[[Setting], float]
 
@@ -59,7 +58,7 @@ def known(op: str, label: str) -> Us | None:
         if op == "sample" and m[3] == " k=1":
             return lambda s: calls.sample(s, N, V)
         if op == "kseq_rho" and m[3] == " k=4":
-            return lambda s: walks.walk(s, N, V, KSEQ, walks.blocks_of(s, N))
+            return lambda s: walks.walk(s, N, V, walks.KSEQ, walks.blocks_of(s, N))
     return None
 
 

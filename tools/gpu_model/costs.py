@@ -46,13 +46,9 @@ class Costs:
 
 
 OTHERWISE = {  # for a library without the kernel
-    "scan": Pass(64, 281, 32, 1),
-    "masses": Pass(64, 540, 16, 2),
     "search": Pass(64, 400, 16, 2),
     "unders": Pass(64, 676, 16, 2),
     "kept": Pass(128, 213, 16, 1),  # as "unders", on weights in shared memory: counted in kseq_rho::search of sm_90
-    "gap": Pass(128, 708, 32, 1),
-    "blend": Pass(64, 854, 16, 2),
 }
 PER_CHUNK = {1: 20, 2: 40}  # instructions beside the loop's: indices, a warp's reduction, two stores
 NOT_A_CHAIN = ("requests::", "rule", "tree", "positions")
@@ -112,51 +108,13 @@ def _waits(loop: dict) -> int:
 
 
 def _walks(kernels: list[dict]) -> dict[str, Pass]:
-    tree = [x for k in kernels if "verify_tree" in k["name"] for x in k["loops"]]
-    rule = [x for k in kernels if "request" in k["name"] and "finish" not in k["name"] for x in k["loops"]]
-    mufu, doubles = (lambda x: x["counts"].get("MUFU", 0)), (lambda x: x["counts"].get("F2F64", 0))
+    """Return the passes of kseq_rho. Those that only decide which p exceed a bound are counted in verify_tree."""
 
-    def first(some: list[dict], name: str, wanted: Callable[[dict], bool], rows: int = 0) -> Pass:
-        fit = next((x for x in some if wanted(x)), None)
-        if fit is None:
-            return OTHERWISE[name]
-        rows = rows or fit["rows"]
-        return Pass(fit["bytes"], fit["instr"], fit["bytes"] // (2 * rows), fit["batches"])
+    def first(kernel: str, name: str, wanted: Callable[[int], bool]) -> Pass:
+        loops = [x for k in kernels if kernel in k["name"] for x in k["loops"] if x["rows"] == 2]
+        fit = next((x for x in loops if wanted(x["counts"].get("F2F64", 0))), None)
+        return Pass(fit["bytes"], fit["instr"], fit["bytes"] // 4, fit["batches"]) if fit else OTHERWISE[name]
 
-    search = [x for k in kernels if k["name"] == SEARCH for x in k["loops"]]
-    walks = {
-        "search": first(search, "search", lambda x: x["rows"] == 2 and doubles(x) >= 32),
-        "scan": first(tree, "scan", lambda x: x["rows"] == 1 and mufu(x) == 32 and x["bytes"] == 64),
-        "masses": first(tree, "masses", lambda x: x["rows"] == 2 and doubles(x) >= 32),
-        "kept": OTHERWISE["kept"],
-        "unders": first(tree, "unders", lambda x: x["rows"] == 2 and 0 < doubles(x) < 32),
-        "gap": first(rule, "gap", lambda x: mufu(x) == 64 and x["bytes"] == 128, 2),
-        "blend": first(rule, "blend", lambda x: x["kind"] == "nest"),
-    }
-    nest = next((x["states"].values() for x in tree if x["kind"] == "nest"), ())
-    instructions = lambda mufu: next((s["instr"] for s in nest if s["mufu"] == mufu), None)
-    alone, with_link = instructions(16), instructions(32)
-    base, link = (alone, with_link - alone) if alone and with_link else (230, 650)
-    for n in (1, 2, 3, 4):
-        walks[f"sum{n}"] = Pass(32 * (1 + n), base + n * link, 16, 1 + n)
-    return walks
-
-
-def ideal(costs: Costs) -> Costs:
-    """Return the costs with loops at their limits: 45 instructions per 16 bytes of one row and 60.5 of two, read once.
-
-    Tails stay as they are: how short they can be is not known before they are written.
-    """
-    walk = {
-        "scan": Pass(64, 179, 32, 1),
-        "masses": Pass(64, 260, 16, 1),
-        "search": Pass(64, 260, 16, 1),
-        "unders": Pass(64, 420, 16, 1),
-        "kept": Pass(128, 190, 16, 1),
-        "gap": Pass(128, 560, 32, 1),
-        "blend": Pass(64, 300, 16, 1),
-    } | {f"sum{n}": Pass(32 * (1 + n), 110 + 130 * n, 16, 1) for n in (1, 2, 3, 4)}
-    scan, pair = 45 * 4 + 15, 60.5 * 8 + 30
-    return replace(
-        costs, scan=scan, scan_slots=5, scan_waits=1, pair=pair, pair_slots=5, pair_waits=2, sample_slots=5, walk=walk
-    )
+    search = first(SEARCH, "search", lambda doubles: doubles >= 32)
+    unders = first("verify_tree", "unders", lambda doubles: 0 < doubles < 32)
+    return {"search": search, "kept": OTHERWISE["kept"], "unders": unders}

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Predictions of calls: ours with the floors that their bytes set, and those of peers."""
+"""Predictions of calls, with the floors that their bytes set."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tools.gpu_model import calls, peers, walks
+from tools.gpu_model import calls, walks
 from tools.gpu_model.calls import TAILS, Setting
 from tools.gpu_model.constants import BANDS, constants
 from tools.gpu_model.costs import Costs
@@ -19,11 +19,10 @@ class Model:
 
     gpu: str
     costs: Costs
-    tails: str = "counted"
 
     def band(self, us: Callable[[Setting], float]) -> Band:
         """Return a time as kind, middle, hard, with every constant at the same point of its band."""
-        kind, middle, hard = (us(Setting(self.gpu, self.costs, band, self.tails)) for band in BANDS)
+        kind, middle, hard = (us(Setting(self.gpu, self.costs, band)) for band in BANDS)
         return kind, middle, hard
 
     def in_a_graph(self, us: Callable[[Setting], float]) -> Band:
@@ -42,27 +41,13 @@ class Prediction:
         return f"{self.name:58s} {kind:7.1f} -{middle:7.1f} -{hard:7.1f}  {self.note}"
 
 
-def predictions(
-    model: Model, Bs: Iterable[int], G: int, V: int, alpha: float, widths: Iterable[int] = (walks.WIDEST,)
-) -> Iterable[Prediction]:
-    """Yield the predictions of our calls, walks and peers. widths: how many blocks share a request that is walked."""
+def predictions(model: Model, Bs: Iterable[int], G: int, V: int, alpha: float) -> Iterable[Prediction]:
+    """Yield the predictions of calls. A single kseq_rho is predicted with a cluster of blocks and with one block."""
     yield from ours(model, Bs, G, V, alpha)
-    for name, walk in walks.CALLS.items():
-        for width in widths:
-            us = model.band(lambda s: walks.walk(s, 1, V, walk, width))
-            yield Prediction(
-                name + ("" if width == walks.WIDEST else f", {width} block{'s' * (width > 1)}"), us, walk.note
-            )
-    for name, walk in walks.CALLS.items():
-        for B in Bs:
-            width = walks.blocks_of(Setting(model.gpu, model.costs), B)
-            if B > 1 and width > 1:
-                us = model.band(lambda s: walks.walk(s, B, V, walk, width))
-                yield Prediction(f"{name}, B={B}", us, f"{width} blocks each")
-    for B in Bs:
-        for name, kernels in peers.peers(B, G).items():
-            note = f"{peers.bytes_of(kernels, V) / 1e6:.0f} MB, {len(kernels)} launches"
-            yield Prediction(f"{name}, B={B}", model.band(lambda s: peers.call(s, kernels, V)), note)
+    chosen = [(B, walks.blocks_of(Setting(model.gpu, model.costs), B)) for B in Bs if B > 1]
+    for N, width in [(1, walks.WIDEST), (1, 1), *chosen]:
+        us = model.band(lambda s: walks.walk(s, N, V, walks.KSEQ, width))
+        yield Prediction(f"kseq_rho k=4, given logits and stats, N={N}", us, f"{width} block{'s' * (width > 1)} each")
 
 
 def ours(model: Model, Bs: Iterable[int], G: int, V: int, alpha: float) -> Iterable[Prediction]:
@@ -75,7 +60,7 @@ def ours(model: Model, Bs: Iterable[int], G: int, V: int, alpha: float) -> Itera
     for one_hot in (False, True):
         for B in Bs:
             us = model.band(lambda s: calls.verify_chain(s, B, G, V, alpha=alpha, one_hot=one_hot)[0])
-            middle = Setting(model.gpu, model.costs, tails=model.tails)
+            middle = Setting(model.gpu, model.costs)
             parts = calls.verify_chain(middle, B, G, V, alpha=alpha, one_hot=one_hot)[1]
             note = f"judge {parts['judge']:.1f}, finish {parts['finish']:.1f}; {floor(parts['floor_MB'] * 1e6, us)}"
             yield Prediction(f"verify_chain exact, {'one-hot drafts' if one_hot else 'draft stats'}, B={B}", us, note)
@@ -95,7 +80,7 @@ def tails(model: Model) -> Iterable[str]:
     for name, stands in TAILS.items():
         if tail := model.costs.tails.get(name):
             assumed = [sum(c[constant] for constant in stands) for c in at]
-            taken = Setting(model.gpu, model.costs, tails=model.tails).tail(name).clocks
+            taken = Setting(model.gpu, model.costs).tail(name).clocks
             clocks = lambda band: " - ".join(f"{x:.0f}" for x in band)
             yield (
                 f"{name + ' (' + ' + '.join(stands) + ')':34s} {tail.instructions:12d} {clocks(tail.clocks):>24s} "

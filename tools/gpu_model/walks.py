@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Predictions of walks: requests that a cluster of blocks, or one block, serves by passes over V in sequence (trees,
-K-SEQ, rules).
+"""Predictions of kseq_rho, in which a cluster of blocks, or one block, makes passes over V in sequence.
 
 Warps run in lock step. An iteration takes its memory latencies, then its instructions, with two warps per scheduler.
-The clocks of one-thread work in between are counted for kseq_rho, whose turns are all alike. For other walks they are
-assumed, as one number for the whole walk.
+The clocks of one-thread work in between are counted, since its turns are all alike.
 """
 
 from __future__ import annotations
@@ -25,9 +23,7 @@ MEMORY, L2, KEPT = "memory", "L2", "shared memory"  # where a pass finds its row
 class Walk(NamedTuple):
     passes: list[tuple[str, str]]  # a name in costs.walk, and where its rows come from
     serial: float  # clocks of one-thread work in all: assumed
-    launches: int
-    note: str
-    turns: str = ""  # the kernel whose turns, one after each pass, were counted and replace `serial`
+    turns: str  # the kernel whose turns, one after each pass, were counted and replace `serial`
 
 
 def sweep(s: Setting, V: int, kind: str, source: str, width: int, busy: int) -> float:
@@ -71,21 +67,7 @@ def walk(s: Setting, B: int, V: int, what: Walk, width: int) -> float:
     for kind, source in what.passes:
         found = L2 if source == KEPT and not keeps else source
         each += sweep(s, V, kind, found, width, busy) + between / c["clk"] * 1e6
-    return c["first_us"] + c["gap_us"] * (what.launches - 1) + rounds * (each + serial / c["clk"] * 1e6)
+    return c["first_us"] + rounds * (each + serial / c["clk"] * 1e6)
 
 
-SCANS = [("scan", MEMORY)] * 2  # the stats of p and of q
-CALLS = {
-    "verify_tree recursive, K=3, root rejected": Walk(
-        [*SCANS, ("sum1", L2), ("sum2", L2), ("sum3", L2)], 30_000, 1, "B=1"
-    ),
-    "verify_tree kseq, K=3, root rejected": Walk(
-        [*SCANS, ("masses", L2), *[("unders", KEPT)] * 4, ("sum1", L2)], 40_000, 1, "B=1"
-    ),
-    "kseq_rho k=4, given logits and stats": Walk(
-        [("search", MEMORY), *[("unders", KEPT)] * 4], 25_000, 1, "N=1", "search"
-    ),
-    "verify_chain by rule opt_log, G=3, first rejected": Walk(
-        [("gap", MEMORY), *[("blend", L2)] * 2], 40_000 + 2 * REDUCTION, 3, "B=1, after judge_rows"
-    ),
-}
+KSEQ = Walk([("search", MEMORY), *[("unders", KEPT)] * 4], 25_000, "search")  # kseq_rho, k = 4, given the stats

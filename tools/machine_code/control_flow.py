@@ -25,7 +25,6 @@ class Graph:
         self.code = code
         index = {x.at: i for i, x in enumerate(code)}
         roots, jumps = _jumps(code, targets or {}, index)
-        self.odd_sync = _odd_syncs(code)
         n = len(code)
         heads = {0} | roots | {i + 1 for i in jumps} | {x for to in jumps.values() for x in to}
         starts = sorted(h for h in heads if h < n)
@@ -144,12 +143,6 @@ def _jumps(code: Code, targets: dict[int, list[int]], index: dict[int, int]) -> 
         elif x.head == "CALL" and to is not None:
             roots.add(to)
     return roots, jumps
-
-
-def _odd_syncs(code: Code) -> int:
-    """Count BSYNC instructions that are not directly before a convergence point."""
-    sync = {int(x.args.split(",")[1], 16) for x in code if x.word.startswith("BSSY")}
-    return sum(x.head == "BSYNC" and i + 1 < len(code) and code[i + 1].at not in sync for i, x in enumerate(code))
 
 
 def reverse_postorder(roots: Iterable[int], step: Callable[[int], Iterable[int]]) -> list[int]:

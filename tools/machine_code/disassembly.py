@@ -75,8 +75,8 @@ def instructions(listing: Iterable[str], wanted: Callable[[str], bool] = lambda 
     return code
 
 
-def kernels(path: str | Path, arch: str, only: str = "", skip: str = "") -> Iterator[tuple[str, str, Code, Note]]:
-    """Yield (name, symbol, code, note) of each kernel of a library or cubin whose name matches `only`, not `skip`."""
+def kernels(path: str | Path, arch: str, only: str = "", skip: str = "") -> Iterator[tuple[str, Code, Note]]:
+    """Yield (name, code, note) of each kernel of a library or cubin whose name matches `only`, not `skip`."""
     with tempfile.TemporaryDirectory() as folder:
         for cubin in _cubins(str(path), arch, folder):
             found = notes(cubin)
@@ -88,7 +88,7 @@ def kernels(path: str | Path, arch: str, only: str = "", skip: str = "") -> Iter
             }
             if wanted:
                 for function, code in instructions(dump("-sass", cubin), wanted.__contains__).items():
-                    yield names[function], function, code, found[function]
+                    yield names[function], code, found[function]
 
 
 def _cubins(path: str, arch: str, folder: str) -> list[str]:

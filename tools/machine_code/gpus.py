@@ -54,13 +54,12 @@ def ceilings(gpu: str, counts: dict[str, int]) -> tuple[dict[str, float], str, d
     return rates, min(rates, key=lambda name: rates[name]), {name: rate / g.memory for name, rate in rates.items()}
 
 
-def resident(registers: int, shared: int, threads: int) -> tuple[int, str]:
-    """Return the blocks of a kernel that fit on an SM, and what limits them.
+def resident(registers: int, shared: int, threads: int) -> int:
+    """Return the blocks of a kernel that fit on an SM.
 
     A block takes one kilobyte of shared memory more than the kernel's.
     """
     warps, per_thread = -(-threads // 32), -(-max(registers, 1) // 8) * 8
     by_registers = REGISTERS // (per_thread * 32 * warps)
     by_shared = SHARED // (-(-(shared + 1024) // 128) * 128)
-    n = max(0, min(by_registers, by_shared, BLOCKS, THREADS // threads))
-    return n, "registers" if by_registers == n else "shared" if by_shared == n else "threads"
+    return max(0, min(by_registers, by_shared, BLOCKS, THREADS // threads))

@@ -23,35 +23,27 @@ def analyse(
     path: str | Path, arch: str = "sm_90", gpu: str = "H200", only: str = "", skip: str = "", also: Also | None = None
 ) -> list[dict]:
     """Describe each kernel of a library (or cubin) whose name matches `only` and not `skip`."""
-    return [
-        describe(name, symbol, code, note, gpu, also) for name, symbol, code, note in kernels(path, arch, only, skip)
-    ]
+    return [describe(name, code, note, gpu, also) for name, code, note in kernels(path, arch, only, skip)]
 
 
-def describe(name: str, symbol: str, code: Code, note: Note, gpu: str = "H200", also: Also | None = None) -> dict:
+def describe(name: str, code: Code, note: Note, gpu: str = "H200", also: Also | None = None) -> dict:
     async_kernel = copies_asynchronously(code)
     threads = note.threads or THREADS
-    blocks, limit = resident(note.registers, note.shared, threads)
+    blocks = resident(note.registers, note.shared, threads)
     kernel: dict = {
         "name": name,
-        "symbol": symbol,
         "registers": note.registers,
-        "frame": note.frame,
         "shared": note.shared,
         "threads": threads,
         "resident": blocks,
-        "limited_by": limit,
         "local": sum(x.head in ("LDL", "STL") for x in code),
-        "instructions": len(code),
-        "async_copies": async_kernel,
         "loops": [],
         "wide_bytes": sum(wide(x.word, async_kernel) for x in code),
     }
     if not kernel["wide_bytes"]:
         return kernel
     g = Graph(code, note.targets)
-    kernel |= {"odd_sync": g.odd_sync, "unreached": len(g.spans) - len(g.order)}
-    for loop, _ in streaming_loops(g, weigh(g, async_kernel), async_kernel):
+    for loop in streaming_loops(g, weigh(g, async_kernel), async_kernel):
         kernel["loops"].append(loop | against(gpu, loop, blocks, threads))
     if also:
         also(kernel, g, note)

@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from tools.machine_code.control_flow import Graph, flood
 from tools.machine_code.gpus import ceilings
 from tools.machine_code.instructions import Code, pipe, wide
-from tools.machine_code.paths import State, Ways, Weight, Weights, around, hot_state, largest_by_bytes
+from tools.machine_code.paths import State, Ways, Weight, Weights, hot_state
 
 MAX_LOOP, MAX_STRAIGHT = 20_000, 6_000  # instructions, blocks: larger ones are a kernel's outer loop
-COUNTED = {"MUFU", "BSSY", "BRA", "CALL", "SHFL", "BAR"}
+COUNTED = {"MUFU", "BSSY", "BRA"}
 
 
-def streaming_loops(g: Graph, weights: Weights, async_kernel: bool) -> Iterator[tuple[dict, Code]]:
-    """Yield each loop that has wide loads itself, innermost first, with its hot path.
+def streaming_loops(g: Graph, weights: Weights, async_kernel: bool) -> Iterator[dict]:
+    """Yield each loop that has wide loads itself, innermost first, with the cost of its hot path.
 
     Straight-line code with wide loads outside of loops follows.
     """
@@ -35,15 +35,14 @@ def streaming_loops(g: Graph, weights: Weights, async_kernel: bool) -> Iterator[
         if not any(of[b].bytes for b in body if b not in held):
             continue  # all its wide loads are in inner loops
         covered |= {b for b in body if of[b].bytes}
-        if sum(of[b].instructions for b in body) <= MAX_LOOP and (found := _loop(g, weights, h, body, async_kernel)):
-            loop, run = found
-            yield {"kind": "nest" if inner else "loop"} | loop, run
+        if sum(of[b].instructions for b in body) <= MAX_LOOP and (loop := _loop(g, weights, h, body, async_kernel)):
+            yield {"kind": "nest" if inner else "loop"} | loop
     loose = {b for b in range(len(of)) if of[b].bytes and b not in covered and b in g.place}
     if loose:
         yield from _straight(g, weights, covered, loose, async_kernel)
 
 
-def _loop(g: Graph, weights: Weights, h: int, body: set[int], async_kernel: bool) -> tuple[dict, Code] | None:
+def _loop(g: Graph, weights: Weights, h: int, body: set[int], async_kernel: bool) -> dict | None:
     weight = weights.of.__getitem__
     ends = {u for u, x in g.back if x == h}
     aligned = weights.aligned(body, h)
@@ -57,29 +56,15 @@ def _loop(g: Graph, weights: Weights, h: int, body: set[int], async_kernel: bool
     most = Ways(g, aligned, h, ends & aligned, weight, longest=True).states
     run = [x for b in ways.blocks(hot) for x in g.block(b)]
     counts = count(run, async_kernel)
-    every = count([x for b in around(g, aligned, h, ends & aligned) for x in g.block(b)], async_kernel)
-    static = count([x for b in body for x in g.block(b)], async_kernel)
-    sources = pointers(run, async_kernel)
-    loop = {
+    return {
         "at": f"{g.address(h):05x}",
-        "static": static["instr"],
-        "instr": counts["instr"],
+        "static": sum(weights.of[b].instructions for b in body),
         "instr_most": most.get(hot, counts["instr"]),
-        "near": {"BSSY": every["BSSY"], "LDS": every["LDS"]},
-        "rows": max(_rows(ways.states, hot), 2 if len(sources) == 2 else 1),
-        "roots": sorted(sources),
-        "static_counts": dict(static),
-        "states": {
-            f"{b}B": {"unpacked": u, "mufu": m, "instr": n}
-            for b, (u, m, n) in sorted(largest_by_bytes(ways.states).items())
-        },
-    }
-    return loop | _costs(counts, run, async_kernel), run
+        "rows": max(_rows(ways.states, hot), 2 if len(pointers(run, async_kernel)) == 2 else 1),
+    } | _costs(counts, run, async_kernel)
 
 
-def _straight(
-    g: Graph, weights: Weights, covered: set[int], loose: set[int], async_kernel: bool
-) -> Iterator[tuple[dict, Code]]:
+def _straight(g: Graph, weights: Weights, covered: set[int], loose: set[int], async_kernel: bool) -> Iterator[dict]:
     """Yield straight-line code, from the first wide load to the last MUFU of the path with most MUFU per byte."""
 
     def weight(b: int) -> Weight:
@@ -99,23 +84,13 @@ def _straight(
         last = max(i for i, x in enumerate(run) if x.word.startswith("MUFU") or wide(x.word, async_kernel))
         run = run[moves[0] : last + 1]
         c = count(run, async_kernel)
-        loop = {
-            "kind": "straight",
-            "at": f"{run[0].at:05x}",
-            "static": c["instr"],
-            "instr": c["instr"],
-            "instr_most": c["instr"],
-            "near": {"BSSY": c["BSSY"], "LDS": c["LDS"]},
-            "rows": 1,
-            "roots": [],
-            "static_counts": dict(c),
-            "states": {},
-        }
-        yield loop | _costs(c, run, async_kernel), run
+        loop = {"kind": "straight", "at": f"{run[0].at:05x}", "static": c["instr"], "instr_most": c["instr"], "rows": 1}
+        yield loop | _costs(c, run, async_kernel)
 
 
 def _costs(counts: Counter[str], run: Code, async_kernel: bool) -> dict:
     return {
+        "instr": counts["instr"],
         "bytes": counts["bytes"],
         "per16": round(counts["instr"] * 16 / counts["bytes"], 1),
         "batches": batches(run, async_kernel),
@@ -139,11 +114,8 @@ def count(code: Code, async_kernel: bool = False) -> Counter[str]:
         if head in COUNTED or head == "BRX":
             c["BRA" if head == "BRX" else head] += 1
         c["LDS"] += head == "LDS" and not moved
-        c["LOCAL"] += head in ("LDL", "STL")
-        c["STS"] += head in ("ATOMS", "STS")
         c["F2F64"] += head == "F2F" and "F64" in x.word
         c["DOUBLE"] += head in ("DADD", "DFMA", "DMUL")
-        c["LDG_narrow"] += head in ("LDG", "LD") and not moved
     return Counter({name: n for name, n in c.items() if n or name == "bytes"})
 
 
@@ -201,7 +173,6 @@ def against(gpu: str, loop: dict, resident: int, threads: int) -> dict:
     """Return a loop's limits on a GPU: the bandwidth that each resource allows, and bytes in flight."""
     rates, bound, of_memory = ceilings(gpu, loop["counts"])
     return {
-        "ceiling_TBs": {name: round(rate / 1e12, 2) for name, rate in rates.items()},
         "bound_by": bound,
         "ceiling": round(rates[bound] / 1e12, 2),
         "of_hbm": round(of_memory[bound], 2),

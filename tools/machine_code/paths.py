@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tools.machine_code.control_flow import Graph, flood
+from tools.machine_code.control_flow import Graph
 from tools.machine_code.instructions import narrowly, unpacks, wide
 
 MOST = 255  # MUFU and entries are counted up to here
@@ -146,25 +146,3 @@ def hot_state(states: Iterable[State]) -> State | None:
         min(some, key=lambda s: s[1] / s[0])
     ]
     return max(fit, key=lambda s: (min(round(s[2] / s[0], 2), 0.5), min(round(s[1] / s[0], 2), 0.5), s[0]))
-
-
-def around(g: Graph, body: set[int], header: int, ends: Iterable[int]) -> set[int]:
-    """Return the blocks on any path from header to latch inside `body`."""
-    inside = lambda blocks: [x for x in blocks if x in body]
-    down = flood([header], lambda b: inside(g.next[b]))
-    up = flood(ends, lambda b: [] if b == header else inside(g.previous[b]))
-    return down & up
-
-
-def largest_by_bytes(states: dict[State, int]) -> dict[int, tuple[int, int, int]]:
-    """Return bytes -> (entries unpacked, MUFU, instructions) of the state with most entries unpacked, then most MUFU.
-
-    States that never run are left out, as in hot_state().
-    """
-    found: dict[int, tuple[int, int, int]] = {}
-    for (b, mufu, unpacked), n in states.items():
-        if not b or mufu > 0.5 * b + 2 or unpacked > 0.5 * b + 12:
-            continue
-        if b not in found or (unpacked, mufu) > found[b][:2]:
-            found[b] = (unpacked, mufu, n)
-    return found

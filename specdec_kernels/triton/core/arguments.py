@@ -223,13 +223,10 @@ def by_id(
         lists = ids if ids.stride(-1) == 1 else ids.contiguous()
         numbers = torch.full((n, 3, k), -1, dtype=torch.int32, device=ids.device)
         stored = stored._replace(data=lists, batch_stride=lists.stride(0), row_stride=lists.stride(-2))
-    if layout.slots:
-        table = launch.table(k)
-        per_program = table.per_program(layout.slots)
-        grid = launch.blocks(layout.slots, table.rows), launch.blocks(table.chunk_count, per_program)
-        sides = [launch.rows(x, probs, layout=layout, store=store) for x in (rows, stored)]
-        args = (*sides, end, *layout.arguments(), parents, out, numbers if V is None else None, per_program)
-        launch.run(put_entries_kernel, grid, table.row_threads, *args, S=table.sizes())
+    table = launch.table(k)
+    sides = [launch.rows(x, probs, layout=layout, store=store) for x in (rows, stored)]
+    args = (*sides, end, *layout.arguments(), parents, out, numbers if V is None else None)
+    launch.run_chunks(put_entries_kernel, table, layout.slots, *args, threads=table.row_threads)
     if V is None:
         of_entries = numbers[:, 2]
         found, entries = torch.where(of_entries < 0, end, of_entries).sort(dim=1, stable=True)

@@ -155,5 +155,5 @@ def best_orders(rows, score, table, N, num_rows, k, best):
     top = best.topk(min(k, table.chunk_count)).values
     few = torch.full((N, room), NO_ID.value, dtype=torch.int64, device=best.device)
     args = (rows, score, N, num_rows, k, best, top, top.size(1), few, room)
-    launch.run(list_orders_kernel, (launch.blocks(N, table.rows),), table.walk_threads, *args, S=table.sizes())
+    launch.run_rows(list_orders_kernel, table, N, *args, threads=table.walk_threads)
     return few.topk(k).values

@@ -67,13 +67,7 @@ class Table(NamedTuple):
     row_threads: int = 128
 
     def sizes(self, **changes: int) -> Sizes:
-        sizes = {
-            "ROWS": self.rows,
-            "WIDTH": self.width,
-            "CHUNKS": self.chunks,
-            "TOGETHER": self.together,
-            "FEW": self.few,
-        }
+        sizes = dict(ROWS=self.rows, WIDTH=self.width, CHUNKS=self.chunks, TOGETHER=self.together, FEW=self.few)
         return Sizes(**{name: tl.constexpr(size) for name, size in (sizes | changes).items()})
 
     @property
@@ -110,11 +104,10 @@ def blocks(n: int, size: int) -> int:
 @functools.cache
 def table(V: int) -> Table:
     width, count = columns(V, CHUNK), blocks(V, CHUNK)
+    rows = min(16, CHUNK // width)
     if interpreted():  # its time grows with the number of operations, not of elements
-        rows, together = 128 * CHUNK // width if count == 1 else 32 if count < 16 else 8, 2
-    else:
-        rows, together = min(16, CHUNK // width), 2
-    return Table(rows, width, columns(count, 256), columns(V, 2048), count, 1 if count == 1 else together)
+        rows = 128 * CHUNK // width if count == 1 else 32 if count < 16 else 8
+    return Table(rows, width, columns(count, 256), columns(V, 2048), count, 1 if count == 1 else 2)
 
 
 def elements() -> int:
@@ -186,9 +179,6 @@ def scratch(rows, count: int, slots: int, few: int | None) -> Scratch:
     if few is None:
         return Scratch(maxes, sums)
     return Scratch(maxes, sums, empty(rows, (slots, chunks), torch.int32), empty(rows, (slots, few), torch.float32))
-
-
-# ---- Triton's interpreter: less work for each call of a function, and workarounds for its older versions ----
 
 
 @contextlib.contextmanager
@@ -274,6 +264,27 @@ def run(kernel, grid, threads, *args, **constants):
         kernel[grid](*args, **constants, **options(threads, 64 if torch.version.hip else 32))
 
 
+def run_rows(kernel, table: Table, count: int, *args, threads: int | None = None, **constants) -> None:
+    """Launch a program for every `table.rows` of `count` rows."""
+    if count:
+        run(kernel, (blocks(count, table.rows),), threads or table.row_threads, *args, **constants, S=table.sizes())
+
+
+def run_chunks(kernel, table: Table, count: int, *args, threads: int | None = None, **constants) -> None:
+    """Launch programs that share the chunks of `count` rows. The last argument is how many chunks each takes."""
+    if count:
+        per_program = table.per_program(count)
+        grid = blocks(count, table.rows), blocks(table.chunk_count, per_program)
+        run(kernel, grid, threads or table.wide_threads, *args, per_program, **constants, S=table.sizes())
+
+
+def run_elements(kernel, count: int, *args, **constants) -> None:
+    """Launch an elementwise kernel on `count` elements."""
+    if count:
+        size = elements()
+        run(kernel, (blocks(count, size),), 128, *args, **constants, BLOCK=size)
+
+
 @kernel
 def absent_kernel(out, count, N, columns, VALUE: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -286,7 +297,4 @@ def put_absent(count, *results) -> None:
     if count is None:
         return
     for out, value in results:
-        if out.numel():
-            N, size = out.size(0), elements()
-            args = (out, count, N, out.numel() // N)
-            run(absent_kernel, (blocks(out.numel(), size),), 128, *args, VALUE=value, BLOCK=size)
+        run_elements(absent_kernel, out.numel(), out, count, len(out), out.numel() // max(len(out), 1), VALUE=value)

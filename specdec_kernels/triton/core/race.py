@@ -270,9 +270,7 @@ def run_race(side: Rows, layout: launch.Layout, random: Random, tokens, logprobs
         return
     size = slots, table.chunk_count
     racers = Racers(launch.empty(side, size, torch.float64), launch.empty(side, size, torch.int32))
-    per_program = table.per_program(slots)
-    grid = launch.blocks(slots, table.rows), launch.blocks(table.chunk_count, per_program)
     args = (side, *layout.arguments(), random, racers)
     threads = table.row_threads if side.ids is launch.NO_IDS else 256  # a search takes registers
-    launch.run(race_kernel, grid, threads, *args, per_program, S=table.sizes())
-    launch.run(rank_kernel, grid[:1], threads, *args, tokens, logprobs, lost, k, S=table.sizes())
+    launch.run_chunks(race_kernel, table, slots, *args, threads=threads)
+    launch.run_rows(rank_kernel, table, slots, *args, tokens, logprobs, lost, k, threads=threads)
