@@ -36,7 +36,7 @@ SPECDEC_APART int64_t target_draw(const Dist* p, double v, const float* sums) {
 // ResidualExecutor computes all stats and sums by itself.)
 class BlockExecutor {
  public:
-  // Whether the chunk sums are in memory, and of which distribution: of p (kPlain) or of (p - q)+ (kPair)
+  // Which chunk sums are in memory: none, those of p, or those of (p - q)+
   enum Held { kNothingHeld, kPlain, kPair };
 
   // `sum` [chunks] is memory for chunk sums. Unless `held` is kNothingHeld, it holds those of the distribution that the

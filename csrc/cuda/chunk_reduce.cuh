@@ -170,7 +170,7 @@ SPECDEC_DEVICE void sum_all_chunks(const Dist& p, const Dist& q, const float* ch
   });
 }
 
-// Sums the grouped chunks that are not special. A chunk whose plain sum is NaN becomes special.
+// Sums the grouped chunks that are not special. A chunk whose plain_chunk_sum() is NaN becomes special.
 template <class Special>
 SPECDEC_DEVICE void sum_grouped_chunks(const Dist& p, const Dist& q, Special& special, const int& part, int per_warp,
                                        const float* chunk_max, float* sum) {

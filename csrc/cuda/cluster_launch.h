@@ -30,9 +30,8 @@ struct SharedRoom {
 
 constexpr int kLargestCluster = 8;  // every GPU with clusters allows it
 
-// SPECDEC_CUDA_PATH=cluster forces clusters of more than one block, and streaming forbids them, and with them
-// verify_chain's path for small batches. By default a launch uses them if all its clusters run at once (cluster_shape()
-// has the exceptions).
+// SPECDEC_CUDA_PATH forces a choice. With `cluster`, clusters have more than one block. With `streaming`, they have one
+// block, and verify_chain does not take its path for small batches. If it is not set, cluster_shape() chooses.
 enum class CudaPath { kAny, kCluster, kStreaming };
 inline CudaPath cuda_path(const char* op) {
   const char* asked = std::getenv("SPECDEC_CUDA_PATH");
@@ -138,8 +137,8 @@ Allowance allowance_of(const char* op) {
 }
 #endif
 
-// Chooses the shape for launching `clusters` clusters: the largest size at which all clusters run at once. If no such
-// shape keeps the parts of `room`, a larger size that keeps them is used, provided that the clusters run in at most
+// Chooses the shape for launching `clusters` clusters: the largest size at which they all run at once. If no such size
+// has room for the parts of `room`, a larger size that has room is used, provided that the clusters run in at most
 // `turns_to_keep` turns.
 template <auto kKernel>
 ClusterShape cluster_shape(const char* op, int64_t clusters, const SharedRoom& room, int turns_to_keep = 1) {

@@ -56,7 +56,7 @@ SPECDEC_DEVICE void forget() {
 // sum has the same order, and the same bits.
 constexpr int kGroup = 8, kGroups = kChunk / kLanes / kGroup;
 SPECDEC_DEVICE int group_begin(int j) { return (j * kLanes + int(threadIdx.x) % kLanes) * kGroup; }
-// The distance of a lane's entry r, of its kGroups * kGroup, from its first entry
+// A lane's entries of a chunk are numbered r = 0 .. 31, group after group. Entry r lies step_of(r) after entry 0.
 SPECDEC_DEVICE constexpr int step_of(int r) { return r / kGroup * (kLanes * kGroup) + r % kGroup; }
 
 }  // namespace specdec

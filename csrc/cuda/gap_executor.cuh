@@ -67,8 +67,8 @@ class GapExecutor : public MixtureExecutor {
     if (held.p && d.row.id() == held.q) return held.gap.entropy_q;
     return MixtureExecutor::entropy(d);
   }
-  // Announces that tv() and entropy() of this pair will be asked for. Only for rows without filters: such a row has one
-  // distribution, so the kept values stay valid.
+  // Computes the TV and both entropies of a pair for which they will be needed, and keeps them. Only for rows without
+  // filters: such a row has one distribution, so the kept values stay valid.
   SPECDEC_DEVICE void expect_gap(const Dist& p, const Dist& q) {
     if (p.kind != Kind::kLogits || q.kind != Kind::kLogits || p.row.V != q.row.V || q.row.is_listed()) return;
     const apart::Pair& pair = shared(Residual{p}, &q);

@@ -45,7 +45,7 @@ struct ListedRows {
   uint32_t* mapped = nullptr;     // [words]: their mask; bit j: entry j has an id
   int32_t* none = nullptr;        // [words + 1] zeros: their `begins`, since they have no entries
   int64_t stride = 0, words = 0;  // stride: from row to row of `written`, in floats
-  int64_t V = 0;                  // of the target
+  int64_t V = 0;                  // ids of V or more are numbered anew
   bool adds = false;
 };
 
@@ -184,7 +184,8 @@ __global__ void __launch_bounds__(kThreads, 2) list_entries(const EntriesLaunch<
 }
 
 // Allocates the memory for at most `most` rows of k entries with ids, and stores its addresses in `ids` and `views`.
-// make() launches the kernel that fills it. V is that of the target. `adds`: whether the rows are probabilities.
+// make() launches the kernel that fills it. V is that of the target, or kIdsEnd if no id is to be numbered anew.
+// `adds`: whether the rows are probabilities.
 class EntriesRoom {
  public:
   EntriesRoom(const Tensor& like, RowsIds& ids, Views& views, int64_t k, int64_t most, int64_t V, bool adds)

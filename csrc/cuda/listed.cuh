@@ -59,7 +59,7 @@ SPECDEC_HD void for_entries(const Listed& row, int64_t v, const F& f) {
 // log2(1 + 2^x) / rate
 SPECDEC_HD float softened(float x, float rate) {
 #if defined(__CUDA_ARCH__)
-  return __fdividef(__log2f(1 + exp2f(x)), rate);  // without a call of a function
+  return __fdividef(__log2f(1 + exp2f(x)), rate);  // compiles to no function call
 #else
   return log2f(1 + exp2f(x)) / rate;
 #endif

@@ -47,7 +47,7 @@ class PairTables {
   SPECDEC_DEVICE PairTables(char* shared, bool keeps)
       : tables_(reinterpret_cast<ClassTable*>(shared)),
         kept_(keeps ? reinterpret_cast<KeptChunk*>(shared + kFixed) : nullptr) {
-    if (cluster_size() > 1) cluster_sync();  // other blocks write only to a block that has started
+    if (cluster_size() > 1) cluster_sync();  // other blocks may write here only once this one runs
   }
 
   // Passes alternate between two tables: late threads may still read that of the pass before.

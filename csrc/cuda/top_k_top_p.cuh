@@ -33,6 +33,7 @@ SPECDEC_APART float top_n_sigma_cutoff(Row row, float max, float n) {
       max, {block_scan(own.sum).total, block_scan(own.squares).total, block_scan(own.count).total});
 }
 
+// Finds the common cutoff of all filters of a row.
 class Nucleus : public LogitHistogram {
  public:
   // chunk_max [chunks] and lanes [chunks, 32] as chunk_stats() left them
@@ -142,8 +143,8 @@ class Nucleus : public LogitHistogram {
     if (over > 0 && below > 2 * width) b = at(over);
   }
 
-  // Reads the chunks that reach a. Gathers the logits in [a, b] if at most kFew, and returns how many there are. Sets
-  // above_ to the count and mass of the logits above b.
+  // Gathers the logits with keys in [a, b] if they are at most kFew, and returns how many there are. Sets above_ to the
+  // count and mass of the logits above b.
   SPECDEC_DEVICE unsigned gather(uint32_t a, uint32_t b) {
     Shared& s = shared();
     const float lo = from_ordered(a), hi = from_ordered(b);

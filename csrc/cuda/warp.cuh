@@ -40,7 +40,7 @@ struct ChunkStats {
   float sum;  // of exp((z - max) * scale); NaN if the chunk holds NaN or +inf; otherwise 0 if the row is greedy
 };
 
-// The larger of the low and of the high halves, two 16-bit floats in each word. NaN is ignored.
+// The maxima of the low halves and of the high halves of two words. Each half is a 16-bit float. NaN is ignored.
 template <DType kType>
 SPECDEC_DEVICE uint32_t packed_max(uint32_t x, uint32_t y) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800

@@ -60,9 +60,9 @@ SPECDEC_DEVICE void sum_at(const Step& s, const Dist& p, const Dist& q, const En
   sum_left_chunks<kPairs>(first, p, q, special, end.part, per_warp, end.maxima, end.sums);
 }
 
-// Draws from chunk sums that are in memory. The constructor issues the loads of the sums. sum() adds them up and
-// chooses a chunk meanwhile, and issues the loads of its entries before the total is used. From draw() on, the thread
-// that finds the token leads.
+// Draws from chunk sums that are in memory. The constructor issues the loads of the sums. sum() adds up the chunk sums
+// and chooses a chunk in one step, and issues the loads of the chunk's entries before the total is used. From draw()
+// on, the thread that finds the token leads.
 class EndExecutor : public BlockExecutor {
  public:
   // `drawn`: whether the token is drawn from a row; V: the length of that row

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exact verification of few positions, in two launches. `scan_positions` leaves the chunk statistics of all rows of all
-// positions. `verify_positions` begins before that has ended, and waits for it. Each of its blocks makes the stats of
-// one request's rows and tests its drafts for itself, a warp per position, so it finds the stop without waiting for
-// other blocks. No counter has to be zero before the first launch.
+// positions. `verify_positions` may begin before that launch ends, and then waits for it. Each of its blocks makes the
+// stats of one request's rows and tests its drafts for itself, a warp per position, so it finds the stop without
+// waiting for other blocks. `scan_positions` zeroes the one counter, so nothing has to be zero before the first launch.
 #pragma once
 
 #include "../../cuda/cluster_launch.h"
