@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ids of a row in the race (core/race.h), as the lanes of a block try them. The key of an id, its log-weight plus
 // noise, takes two logarithms in float64. So a test in float32 rules out almost all ids first. Noise is -ln(-ln u), and
-// noise of t or more needs 1 - u <= exp(-t). So the key of an id with log-weight w can reach `bar` only if 1 - u <=
-// exp(w - bar). The bar is ln(sum of exp(w)) - 3: on average at most e^3 = 20 ids pass the test. With a probability of
+// noise of t or more needs 1 - u <= exp(-t). So an id with log-weight w needs 1 - u <= exp(w - bar) for a key that
+// reaches `bar`. The bar is ln(sum of exp(w)) - 3: on average at most e^3 = 20 ids pass the test. With a probability of
 // about exp(-e^3) = 2e-9 no key reaches the bar. Then all ids are tried.
 #pragma once
 

@@ -31,8 +31,8 @@ class SpecialChunks {
     __syncwarp();
   }
   SPECDEC_DEVICE bool has(int c) const { return bytes_[place(c)] & bit(c); }
-  // This warp's bits of the kSpan chunks from `base`, a multiple of kSpan, on: bit k stands for chunk base + kWarps * k
-  // + own().
+  // This warp's bits of the kSpan chunks from `base`, a multiple of kSpan, on: bit k stands for chunk own() + base +
+  // kWarps * k.
   SPECDEC_DEVICE uint32_t of_warp(int base) const { return bytes_[unsigned(base) / kSpan * kWarps + own()]; }
 
   // The index of this warp

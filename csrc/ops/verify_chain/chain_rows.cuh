@@ -70,7 +70,7 @@ SPECDEC_DEVICE void make_stats(const Rows& rows, const Reduced& reduced, int whi
     name_argmax(rows.ids.listed + index, reduced.stats + index, part.laws + which);
 }
 
-// Tells the block in `part` to read part `number` of the row at position i.
+// Plans in `part` that the block reads part `number` of the row at position i.
 template <bool kFiltered>
 SPECDEC_DEVICE void take(const Rows& rows, const Reduced& reduced, int64_t b, int64_t i, int number, Part& part) {
   const Filters filters = rows.sampling.at<kFiltered>(b);
