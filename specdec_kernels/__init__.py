@@ -47,5 +47,5 @@ from specdec_kernels.registry import (
 from specdec_kernels.rules import RULES as RULES
 
 __version__ = "0.1.0"
-_MODULES = "backends", "reference", "theory"  # other submodules are in vars() only because names come from them
+_MODULES = "backends", "reference", "theory"  # public; vars() also holds the other modules that this file imports from
 __all__ = [n for n, x in list(vars().items()) if n in _MODULES or not (n[0] == "_" or isinstance(x, type(backends)))]

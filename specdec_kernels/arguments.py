@@ -2,9 +2,9 @@
 """The tables of every op's arguments, in the order of its schema, and of its results.
 
 These are generated from the tables: the schemas in csrc/schema.cpp (by build_tools/schema.py), docs/ops.md, the fakes,
-the arguments of Triton's functions, the split over ranks and part of the tests with hostile inputs. For the rest,
-test_argument_table.py checks that it agrees with them: the ops' headers, the public functions and the shapes in their
-docstrings, the reference, Triton, example calls and hostile calls. This module imports neither torch nor the package.
+the arguments of Triton's functions, the split over ranks and part of the tests with hostile inputs. Other places repeat
+them, and test_argument_table.py compares these with the tables: the ops' headers, the public functions and the shapes
+in their docstrings, the reference, Triton, example calls, hostile calls. This module imports nothing of the package.
 
 Sizes: B requests; G drafted tokens; N rows, or nodes of a tree; V and Vq ids of target and draft; g_b drafts of request
 b in a ragged batch, where D = sum(g_b) and R = D + B; K drafts of L levels; E entries of a sparse row; M = 3 Vq + V + 1
@@ -46,7 +46,7 @@ class Argument(NamedTuple):
     # requests or rows that are present; "whole": a call with this argument cannot be split by requests
     optional: bool = False
     public: str = "="  # place in the public function: a field "target.row", a part "tree.0", "=" its name; "": none
-    default: bool | float | None = None  # if it may be left out although it cannot be None
+    default: bool | float | None = None  # its value if it is left out; only if it may be, but cannot be None
     is_view: bool = False  # only the overload "views" takes it, so plain calls do not pay for it
 
     @property
@@ -105,7 +105,7 @@ def _ids(side, prefix, rows, per, is_view=True):
 
 
 def _views(side, per, prefix="", positions=()):
-    """Yield the fields of a side's Penalties, Bias and Allowed. positions: leading dimensions with one entry each."""
+    """Yield the fields of a side's Penalties, Bias and Allowed. positions: dimensions of one entry per position."""
     lead, each = LEADS[per], " | ".join((LEADS[per], *positions))
     ids, words = (_ending(" | ".join(("S", *positions[:1])), last) for last in ("I", "W"))
     fields = [

@@ -34,7 +34,7 @@ class Bias(NamedTuple):
     On the draft's side ``row`` has the same shape as on the target's, with an entry for each position. Draft i of a
     chain was drawn at position i, and a node of a tree at the position of its parent.
 
-    Cost: the CPU sorts each list that is used once per call. The CUDA kernels do about I^2 / 256 operations per
+    Cost: once per call, the CPU sorts each list that is used. The CUDA kernels do about I^2 / 256 operations per
     thread for each row, and Triton scans the list for every 1,024 ids of a row. Hundreds of ids are cheap, thousands
     are not; to forbid thousands, use ``Allowed``.
 

@@ -25,7 +25,7 @@ ROW_KINDS = {"logits": 0, "probs": 1}
 MAX_VOCABULARY = 1 << 24  # ids must be exact in float32, since a greedy row's stats hold one
 CHUNK = 1024  # entries of a row that are summed together, in one fixed order
 
-# Each use has a domain of its own, so no random number is used twice. Only a race uses its noise on both sides.
+# Each use has a domain of its own, so no random number is used twice. Only a race uses its noise twice.
 DOMAIN_ACCEPT = 0  # acceptance tests; slot = draft position
 DOMAIN_FINAL = 1  # the final draw (residual or bonus); slot 0
 DOMAIN_DRAFT = 2  # draft sampling
@@ -33,7 +33,7 @@ DOMAIN_NOISE = 3  # noise of a race; slot = token id, offset = absolute position
 SLOTS = 1 << 33  # of one (seed, offset, domain): 2 per Philox block, whose index has 32 bits
 
 # Bits of the `status` of verify_chain, verify_tree and count_tokens_
-STATUS_INVALID_ROW = 1  # a row that was needed held NaN, +inf or no finite value; or a list of tokens is invalid
+STATUS_INVALID_ROW = 1  # a row that was needed held NaN, +inf or no finite value; in count_tokens_: an invalid list
 STATUS_EMPTY_RESIDUAL = 2  # (p - q)+ had no mass; the token was drawn from p
 STATUS_INVALID_DRAFT = 4  # q of a drafted token was not a probability; the draft was rejected
 STATUS_INVALID_BONUS = 8  # the caller's bonus token was not an id below V; it was emitted as given, or as 0 if negative

@@ -47,7 +47,7 @@ def chain_speculative_sampling(
       ``deterministic`` has no effect: results are always deterministic.
 
     Args:
-        draft_probs: [B, G, V], draft_token_ids [B, G], target_probs [B, G+1, V].
+        draft_probs, draft_token_ids, target_probs: [B, G, V], [B, G] and [B, G+1, V].
         maybe_output_accepted_token_num: [B] integers: the number of drafts that pass their own test, regardless of
             other positions, is added in place.
         maybe_output_emitted_draft_token_num: [B] integers: the number of drafts that are emitted is added in place.

@@ -11,7 +11,7 @@ from specdec_kernels.rows import Rows
 def row_stats(rows: Rows | torch.Tensor, *, num_rows: torch.Tensor | None = None) -> torch.Tensor:
     """Return the four floats that turn a row of logits into a distribution.
 
-    No distribution is stored. The row stays where the model wrote it, and ``(scale, cutoff, log_norm, max)`` give::
+    No distribution is stored. The row stays where the model wrote it, and ``(scale, cutoff, log_norm, max)`` define p::
 
         p(v) = exp((z_v - max) * scale - log_norm)   if z_v >= cutoff,   else 0
 
@@ -27,7 +27,7 @@ def row_stats(rows: Rows | torch.Tensor, *, num_rows: torch.Tensor | None = None
     Returns:
         [N, 4] float32: ``scale`` = 1/T; ``cutoff``, the smallest logit kept; ``log_norm`` = ln of the sum of
         exp((z - max) * scale) over the kept logits z, in [0, ln V]; ``max``, the largest logit. The usual log-sum-exp
-        is ``max * scale + log_norm``. Without ``max * scale``, log_norm loses no precision at low temperatures.
+        is ``max * scale + log_norm``. log_norm leaves out ``max * scale`` to keep precision at low temperatures.
         A greedy row has scale = inf and its argmax (the lowest id on ties) in place of log_norm. A row with NaN, +inf
         or no finite entry has log_norm = NaN. An absent row has four zeros. In sums, a logit with less than 2^-126 of
         the weight of the largest one counts as 0. -0 and +0 are equal, and a cutoff or max of zero is +0.

@@ -22,9 +22,10 @@ def row_topw(
 ) -> RowTopwOutput:
     """Return the w best one-token continuations of each beam: all that a step of beam search needs from its row.
 
-    A continuation's score is score + ln p, rounded to float32 once. At equal scores the lower id comes first. Beams are
-    compared by float32 scores, as in engines. Near -3000 neighbouring float32 numbers are 0.00024 apart, so tokens with
-    different logits may have equal scores there. ``top_logprobs`` orders by logit, so it would choose other beams.
+    The score of a continuation is the beam's plus ln p, rounded to float32 once. At equal scores the lower id comes
+    first. Beams are compared by float32 scores, as in engines. Near -3000 neighbouring float32 numbers are 0.00024
+    apart, so tokens with different logits may have equal scores there. ``top_logprobs`` orders by logit, so it may
+    choose other beams.
 
     A row is read once, which gives its log-normaliser and the largest logit of every chunk of 1024. Only the chunks
     that can hold one of the best ids are read again: usually at most w, and more if many ids have equal scores.

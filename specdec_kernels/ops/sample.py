@@ -32,9 +32,9 @@ def sample(
 ) -> SampleOutput:
     """Draw k tokens from each row, as a draft model does.
 
-    Each row is read once. The output's ``rows`` hold the stats: pass them to verification, which then needs no pass
-    over a draft row for its normaliser. A draw inverts the CDF: it takes the first id with mass whose running sum
-    exceeds u * total.
+    Each row is read once. The output's ``rows`` hold the stats: give them to verification, which then need not read a
+    draft row to find its normaliser. A draw inverts the CDF: it takes the first id with mass whose running sum exceeds
+    u * total.
 
     A race reads each row a second time. It gives each id Gumbel noise, which depends only on the seed, the absolute
     position and the id, and returns the k ids with the largest ln q + noise, the largest first. ``verify_chain`` and

@@ -27,8 +27,8 @@ def top_logprobs(
     Rows without parameters have the model's own distribution, as vLLM's ``raw_logprobs``. Rows with a request's
     temperature and filters, or with stats made with them, have the distribution that it samples from, as vLLM's
     ``processed_logprobs``. In both cases ids are ordered by their logits, so they are the same; ids below a cutoff have
-    logprob -inf. To get logits instead, gather them: ``logits.gather(1, ids)`` is vLLM's ``raw_logits``. Times the
-    stats' scale, and with -inf where the logprob is -inf, it is ``processed_logits``.
+    logprob -inf. To get logits instead, gather them: ``logits.gather(1, ids)`` is vLLM's ``raw_logits``.
+    Multiplied by the stats' scale, and set to -inf where the logprob is -inf, these are vLLM's ``processed_logits``.
 
     A row is read once. If k is small compared with V, a GPU then reads the chunks of 1024 logits that hold the best ids
     again, usually at most k chunks. For larger k it reads the row a few more times for every 4096 ids. Only the k best

@@ -35,13 +35,13 @@ def tree_mask(
 ) -> TreeMask:
     """Return the attention mask of a tree of tokens: each node attends to itself, its ancestors and the prefix.
 
-    M[i, j] = 1 iff j is i or an ancestor of i. A padding node (parent -1 at i > 0) attends to itself only, so no row of
-    the softmax is empty. The descendants of a padding node do not attend to the prefix either.
+    For nodes i and j, M[i, j] = 1 iff j is i or an ancestor of i. A padding node (parent -1 at i > 0) attends to itself
+    only, so no row of the softmax is empty. The descendants of a padding node do not attend to the prefix either.
 
     Args:
         parents: [B, N] int32 or int64, any strides, parents[i] < i, -1 for the root and for padding, as from
-            ``build_tree`` or an engine. [N]: one tree for all requests, whose number is that of prefix_len or
-            tree_start.
+            ``build_tree`` or an engine. [N]: one tree for all requests; prefix_len or tree_start then give
+            their number.
         prefix_len: committed tokens before the root, a number or [B] int32 or int64. The root is at position
             prefix_len.
         format: "bool" [B, N, keys]; "additive" [B, N, keys] of ``dtype``, 0 or -inf; "uint32" and "uint64" [B, N,

@@ -41,8 +41,8 @@ def speculative(
 ) -> Any:
     """Decode by ``specdec_kernels.decode`` within ``model.generate(..., custom_generate=speculative, drafter=...)``.
 
-    Takes any batch, padded on the left or by an attention mask. Decoding is greedy or, with do_sample, uses the
-    configuration's temperature, top_k, top_p and min_p. min_p is applied before top_k and top_p here, so the
+    Any batch may be given, with padding on the left as the attention mask shows. Decoding is greedy or, with do_sample,
+    uses the configuration's temperature, top_k, top_p and min_p. min_p is applied before top_k and top_p here, so the
     distribution differs from transformers' own if both min_p and top_p cut something off. Greedy tokens equal those of
     plain ``generate``, up to the model's rounding. The model may be on a GPU, with its drafter on the same device. Row
     b of a batch uses ``seed + b``, so its tokens do not depend on the others.

@@ -45,7 +45,7 @@ def propose(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> torch.T
 
 
 def set_inputs_first_pass(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Replacement of ``SpecDecodeBaseProposer.set_inputs_first_pass``: then store the batch's positions."""
+    """Replacement of ``SpecDecodeBaseProposer.set_inputs_first_pass``: also store the positions."""
     out = upstream(self, *args, **kwargs)
     state, rows = getattr(self, "specdec", None), out[1]
     if state is not None:

@@ -13,7 +13,7 @@ from specdec_kernels.integrations.vllm.method import races
 log = logging.getLogger("vllm.specdec_kernels")  # vLLM shows logs of loggers below its own name
 steps: Counter[str] = Counter()  # number of steps in this process, by reason
 LEFT = "left: "
-unsent: Counter[str] = Counter()  # counts not reported by `metrics` yet, for these steps by LEFT + reason
+unsent: Counter[str] = Counter()  # counts that `metrics` has not reported yet; LEFT + reason: these steps
 
 
 def note(reason: str, step: str = "") -> None:

@@ -125,7 +125,7 @@ def record_prometheus(
     upstream: Callable, self: Any, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None,
     engine_idx: int = 0,
 ) -> None:  # fmt: skip
-    """Replacement of ``PrometheusStatLogger.record``."""
+    """Replacement of ``PrometheusStatLogger.record``: add the counts to the plugin's metrics."""
     upstream(self, scheduler_stats, iteration_stats, mm_cache_stats, engine_idx)
     found = getattr(scheduler_stats, FIELD, None)
     if not found:

@@ -29,7 +29,7 @@ class Place:
 
 
 def made(self: Any) -> None:
-    """Set a rejection sampler to the race.
+    """Make a rejection sampler verify by the race.
 
     Raises:
         ValueError: the engine asks for another method.

@@ -27,7 +27,7 @@ class Places:
         self.ids: list[torch.Tensor] = []
 
     def new_full(self, size: Any, value: float) -> None:
-        """Return no tensor of values to write, since only their places matter."""
+        """Return None in place of values to write, since only their places are recorded."""
 
     new_tensor = is_contiguous = lambda self, *given: None  # on ROCm vLLM then writes entries one by one
 

@@ -70,7 +70,7 @@ def verify(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Replacement of ``RejectionSampler._verify``: return the rows, tokens [B, K+1] and their number [B].
 
-    The rows [R, V] are those that came. In steps that fall back, vLLM copies them to float32 and filters the copy.
+    The rows [R, V] are the given logits. In steps that fall back, they are a float32 copy that vLLM has filtered.
     """
     _verified.set(None)
     sampler, K = self.sampler, self.num_speculative_steps
