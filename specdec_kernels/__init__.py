@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verification half of speculative decoding: exact, fused PyTorch ops.
+"""Exact, fused PyTorch ops for the verification step of speculative decoding.
 
-p is always the target's distribution and q the draft's. Each op here is also ``torch.ops.specdec.<name>``.
+p is always the target's distribution and q the draft's. Each op is also registered as ``torch.ops.specdec.<name>``.
 """
 
-# ruff: noqa: I001  (one line per module, so that types stay beside their op)
+# ruff: noqa: I001  (one import per module keeps an op and its result types together)
 from specdec_kernels import backends as backends, reference as reference, theory as theory
 from specdec_kernels.ops.accept import accept as accept
 from specdec_kernels.ops.budget import budget as budget
@@ -47,5 +47,5 @@ from specdec_kernels.registry import (
 from specdec_kernels.rules import RULES as RULES
 
 __version__ = "0.1.0"
-_MODULES = "backends", "reference", "theory"
+_MODULES = "backends", "reference", "theory"  # public; vars() also holds the other modules that this file imports from
 __all__ = [n for n, x in list(vars().items()) if n in _MODULES or not (n[0] == "_" or isinstance(x, type(backends)))]

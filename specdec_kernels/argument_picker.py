@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pick some of an op's arguments by their names in the table, for fakes and for Triton's functions."""
+"""Selection of an op's arguments by their names in the table of arguments, for fakes and Triton's functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from specdec_kernels.arguments import taken
 def picker(op: str, names: Iterable[str | tuple[str, ...]]) -> Callable[[tuple], tuple]:
     """Return a function that picks the named arguments, in this order, from those of a call of the op.
 
-    The call's last arguments may be missing. A tuple of names, which must be adjacent in the table, gives a tuple."""
+    Arguments that are missing at the end of the call get their defaults. A tuple of names picks a tuple of arguments;
+    the names must be adjacent in the table."""
     known, defaults = [x.name for x in taken(op)], tuple(x.default for x in taken(op))
 
     def place(name):

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of every op's arguments, one row each in the order of its schema, and of its results.
+"""The tables of every op's arguments, in the order of its schema, and of its results.
 
-Made from it: the schemas in csrc/schema.cpp (build_tools/schema.py), the page that shows them (docs/ops.md), the fakes,
-the arguments of Triton's functions, the split over ranks and part of the hostile tests. test_argument_table.py compares
-the rest with it: the ops' headers, the public functions and the shapes in their docstrings, the reference, Triton,
-example calls and hostile calls. Nothing here needs torch, or another module of the package.
+These are generated from the tables: the schemas in csrc/schema.cpp (by build_tools/schema.py), docs/ops.md, the fakes,
+the arguments of Triton's functions, the split over ranks and part of the tests with hostile inputs. Other places repeat
+them, and test_argument_table.py compares these with the tables: the ops' headers, the public functions and the shapes
+in their docstrings, the reference, Triton, example calls, hostile calls. This module imports nothing of the package.
 
-B requests, G drafted tokens, N rows (of a tree: nodes), V and Vq ids of target and draft, R = sum(g_b) + B and D =
-sum(g_b) where drafts are ragged, K drafts of L levels, E entries of a sparse row, M = 3 Vq + V + 1 numbers of a map.
-[N, V] and [S, K, V] are stores, whose rows are given by index.
+Sizes: B requests; G drafted tokens; N rows, or nodes of a tree; V and Vq ids of target and draft; g_b drafts of request
+b in a ragged batch, where D = sum(g_b) and R = D + B; K drafts of L levels; E entries of a sparse row; M = 3 Vq + V + 1
+numbers of a map, or M rows that nodes or results index; S lists or masks, of H used tokens, I biases, P words of prompt
+bits or W words of mask bits. Logits [N, V] and [S, K, V] are stores, whose rows are looked up by index.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import NamedTuple
 ROW_DTYPES = ("float32", "bfloat16", "float16")  # in the order of csrc's DType
 INTEGERS = ("int32", "int64")
 PROBABILITIES = ("float32", "float64", "bfloat16", "float16")
-TYPES: dict[str, tuple[str, tuple[str, ...]]] = {  # the type in the schema, and the dtypes of a tensor
+TYPES: dict[str, tuple[str, tuple[str, ...]]] = {  # name: (type in the schema, dtypes of a tensor)
     "rows": ("Tensor", ROW_DTYPES),
     "rows or ids": ("Tensor", (*ROW_DTYPES, *INTEGERS)),
     "probabilities": ("Tensor", PROBABILITIES),
@@ -30,22 +31,22 @@ TYPES: dict[str, tuple[str, tuple[str, ...]]] = {  # the type in the schema, and
     "ids or map": ("Tensor", (*INTEGERS, "uint32")),  # uint32: VocabMap.packed
     "int32, written": ("Tensor", ("int32",)),  # the op writes to it
     "number": ("SymInt", ()),
-    "code": ("int", ()),  # the public function takes a word, or a number that is not a size
+    "code": ("int", ()),  # stands for a word of the public function, or is a number but not a size
     "flag": ("bool", ()),
     "numbers": ("float[]", ()),
 }
-LEADS = {"request": "B", "row": "N"}  # the first dimension of a tensor with one entry for each
+LEADS = {"request": "B", "row": "N"}  # the first dimension of a tensor with one entry per request or row
 
 
 class Argument(NamedTuple):
     name: str  # in the schema; "" if only the public function takes it
     type: str
     shape: str = ""  # as the public function takes it, " | " between alternatives; "...": any shape
-    per: str = "all"  # "request" or "row": one entry for each, or one for all; "count": how many are present;
-    # "whole": if it is given, a call cannot be split by requests; "all": shared
+    per: str = "all"  # "request" or "row": one entry for each, or one for all; "all": shared; "count": the number of
+    # requests or rows that are present; "whole": a call with this argument cannot be split by requests
     optional: bool = False
-    public: str = "="  # its place in the public function: a field "target.row", a part "tree.0"; "": it is made there
-    default: bool | float | None = None  # of an argument that is not optional but may be left out
+    public: str = "="  # place in the public function: a field "target.row", a part "tree.0", "=" its name; "": none
+    default: bool | float | None = None  # its value if it is left out; only if it may be, but cannot be None
     is_view: bool = False  # only the overload "views" takes it, so plain calls do not pay for it
 
     @property
@@ -77,8 +78,8 @@ SIDE = ("logits", *SAMPLING, "stats", "kind", "row")
 def _side(public, logits, rows, V, per="row", takes=SIDE, row="", optional=False, stats="optional", ids=False):
     """Yield the arguments of one side: the fields of Rows that the op takes (`takes`).
 
-    rows: the dimensions before V. stats: "optional", or "made" by the public function if they are not given. ids: True
-    if the op takes Rows.ids and Rows.vocab_map, as _ids() yields them."""
+    rows: the dimensions before V. stats: "optional", or "made" if the public function computes stats that are not
+    given. ids: True if the op takes Rows.ids and Rows.vocab_map, for which _ids() yields the argument."""
     prefix = logits.removesuffix("logits") if logits.endswith("logits") else f"{logits}_"
     each = f"{LEADS[per]} | 1"
     fields = {
@@ -93,7 +94,7 @@ def _side(public, logits, rows, V, per="row", takes=SIDE, row="", optional=False
         name = "" if field not in takes else logits if field == "logits" else prefix + field
         if field != "numbers" or name:
             yield fields[field]._replace(name=name, public="" if field == "numbers" else f"{public}.{field}")
-    for view in ("penalties", "bias", "allowed", *("ids", "vocab_map") * (not ids)):  # their parts: _views()
+    for view in ("penalties", "bias", "allowed", *("ids", "vocab_map") * (not ids)):  # see _views()
         yield Argument("", "float32", optional=True, public=f"{public}.{view}")
 
 
@@ -104,7 +105,7 @@ def _ids(side, prefix, rows, per, is_view=True):
 
 
 def _views(side, per, prefix="", positions=()):
-    """Yield the arguments of a side's views: the fields of Penalties, Bias and Allowed, those of positions too."""
+    """Yield the fields of a side's Penalties, Bias and Allowed. positions: dimensions of one entry per position."""
     lead, each = LEADS[per], " | ".join((LEADS[per], *positions))
     ids, words = (_ending(" | ".join(("S", *positions[:1])), last) for last in ("I", "W"))
     fields = [
@@ -116,7 +117,7 @@ def _views(side, per, prefix="", positions=()):
         ("history_row", "integers", lead, per, "penalties.row"), ("bias_ids", "integers", ids, "all", "bias.ids"),
         ("bias_values", "float32", ids, "all", "bias.values"), ("bias_row", "integers", each, per, "bias.row"),
         ("allowed_bits", "int32", words, "all", "allowed.bits"), ("allowed_row", "integers", each, per, "allowed.row"),
-        *[("drafted", "integers", "N, n", per, "penalties.drafted")] * (per == "row"),  # other ops take drafts anyway
+        *[("drafted", "integers", "N, n", per, "penalties.drafted")] * (per == "row"),  # others take drafts anyway
     ]  # fmt: skip
     for name, kind, shape, of, field in fields:
         yield Argument(name and prefix + name, kind, shape, of, True, field and f"{side}.{field}", is_view=True)
@@ -135,7 +136,7 @@ def _pair(side, V, **how):
 
 
 def _randomness(per, uniforms, keys=""):
-    """Yield seed, offset and uniforms. keys: the further shapes of a seed that has a noise key for each row."""
+    """Yield seed, offset and uniforms. keys: further shapes of seed, if it may hold a noise key for each row."""
     each = f"{LEADS[per]} | 1"
     yield Argument("seed", "int64", each + keys, per, True)
     yield Argument("offset", "int64", each, per, True)
@@ -271,7 +272,7 @@ def results(op: str) -> list[list[str]]:
 
 @cache
 def called(op: str) -> dict[str, str]:
-    """Return the names that errors use for the arguments of the schema: those of the public function."""
+    """Return the name that errors use for each argument of the schema: its place in the public function."""
     return {x.name: x.name if not x.public or x.public[-1].isdigit() else x.public for x in taken(op)}
 
 

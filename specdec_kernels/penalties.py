@@ -13,7 +13,7 @@ import torch
 class Penalties(NamedTuple):
     """Penalties on tokens that a request has used before, for ``Rows(..., penalties=...)``.
 
-    The op applies them as it reads a row, in float32, before the temperature and the filters; no row is written out. An
+    The op applies them as it reads a row, in float32, before the temperature and the filters; no row is written. The
     entry e of token v becomes::
 
         if v is in the prompt, in the output or in the window:   e = e / repetition if e > 0 else e * repetition
@@ -21,8 +21,9 @@ class Penalties(NamedTuple):
         if count(v) > 0:   e = e - presence
 
     count(v) is the number of times that v occurs in the output and in the window. The window holds the drafted tokens
-    before the row; in a tree, those on the path from the root. ``verify_chain`` and ``verify_tree`` find it themselves,
-    so each row has the penalties that plain decoding would apply there. For ops on rows [N, V], pass it as ``drafted``.
+    before the row; in a tree, those on the path from the root. ``verify_chain`` and ``verify_tree`` build the window
+    themselves, so each row has the penalties that plain decoding would apply there. For ops on rows [N, V], pass it as
+    ``drafted``.
 
     A history is a list of the tokens used (``ids`` and ``counts``) or a table over all tokens (``prompt_bits`` and
     ``counts``), as engines such as vLLM keep it.
@@ -36,10 +37,10 @@ class Penalties(NamedTuple):
         counts: [S, H] int32, how often each of ``ids`` is in the output; 0 for a token that is only in the prompt. In a
             table: how often each token from 0 to H - 1 is in the output. H may be less or more than V.
         prompt_bits: [S, ceil(H / 32)] int32, for tables only: bit v % 32 of word v // 32 is set if token v is in the
-            prompt. The CUDA ops serve at most 16,384 different used tokens of a request; with more its rows are
-            invalid.
-        row: int32 or int64, the index of each row's (in verification: each request's) list or table. None: row n has
-            index n.
+            prompt. With tables, the CUDA ops support at most 16,384 distinct used tokens per request. A request with
+            more has invalid rows.
+        row: int32 or int64, the index of the list or table of each row (in verification: of each request). None: row n
+            has index n.
         drafted: [N, n] int32 or int64, the window of each of N rows, padded with -1. Not for verification.
 
     Example:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names and numbers of ops, methods, rules, row kinds, mask formats, status bits and random domains.
 
-Every such list in Python is made from these. csrc repeats the numbers, since its headers are used without Python;
-python_tests/package/test_registry.py compares the two. Nothing here needs torch.
+Python code derives all its other lists of them from this file. csrc repeats the numbers, since its headers are used
+without Python; python_tests/package/test_registry.py compares the two. This module does not import torch.
 
 p is the target's distribution and q the draft's, both as sampled (temperature, filters). p1 and q1 are the plain
 softmax of the same rows (T = 1, no filters). TV = sum (p - q)+. Every comparison that keeps a draft is written so that
-NaN defers to the target.
+a NaN does not keep it.
 """
 
 from typing import Any, NamedTuple
@@ -22,18 +22,18 @@ FUNCTIONS = (*OPS, "tree_mask_mod")  # public functions; the last one is not an 
 # ---- rows, random numbers, statuses ---------------------------------------------------------------------------------
 
 ROW_KINDS = {"logits": 0, "probs": 1}
-MAX_VOCABULARY = 1 << 24  # an id must be exact in float32: greedy rows carry it in their stats
+MAX_VOCABULARY = 1 << 24  # ids must be exact in float32, since a greedy row's stats hold one
 CHUNK = 1024  # entries of a row that are summed together, in one fixed order
 
-# Drafting and verification never share a domain, so no random number is used twice.
+# Each use has a domain of its own, so no random number is used twice. Only a race uses its noise twice.
 DOMAIN_ACCEPT = 0  # acceptance tests; slot = draft position
 DOMAIN_FINAL = 1  # the final draw (residual or bonus); slot 0
 DOMAIN_DRAFT = 2  # draft sampling
-DOMAIN_NOISE = 3  # noise of a race: slot = token id, offset = absolute position; draft and target share it on purpose
-SLOTS = 1 << 33  # of one (seed, offset, domain): two slots a block, and the index of a block has 32 bits
+DOMAIN_NOISE = 3  # noise of a race; slot = token id, offset = absolute position; used for draft and target
+SLOTS = 1 << 33  # of one (seed, offset, domain): 2 per Philox block, whose index has 32 bits
 
 # Bits of the `status` of verify_chain, verify_tree and count_tokens_
-STATUS_INVALID_ROW = 1  # a row that was needed held NaN, +inf or no finite value; or a list of tokens is invalid
+STATUS_INVALID_ROW = 1  # a row that was needed held NaN, +inf or no finite value; in count_tokens_: an invalid list
 STATUS_EMPTY_RESIDUAL = 2  # (p - q)+ had no mass; the token was drawn from p
 STATUS_INVALID_DRAFT = 4  # q of a drafted token was not a probability; the draft was rejected
 STATUS_INVALID_BONUS = 8  # the caller's bonus token was not an id below V; it was emitted as given, or as 0 if negative
@@ -61,7 +61,7 @@ STATUS_INVALID_PREFIX = 2  # of tree_mask: a prefix_len or tree_start outside [0
 # ---- sampling parameters, in their order ----------------------------------------------------------------------------
 
 FLT_MAX = (2 - 2.0**-23) * 2.0**127
-NOT_GIVEN = -(2 - 2.0**-52) * 2.0**1023  # in an op's list of numbers; finite, since AOTInductor's packages hold no NaN
+NOT_GIVEN = -(2 - 2.0**-52) * 2.0**1023  # a missing number in an op's list; finite, as AOTInductor packages hold no NaN
 INF = float("inf")
 
 
@@ -77,11 +77,11 @@ class Range(NamedTuple):
 SAMPLING = {
     "temperature": Range(0, FLT_MAX, "finite in float32 and >= 0"),
     "top_k": Range(-1, (1 << 63) - 1, ">= 1 and below 2^63, or 0 or -1 for off"),
-    "top_p": Range((1 + 2.0**-52) * 2.0**-150, 1, "in (0, 1]"),  # the least that float32 rounds to more than 0
+    "top_p": Range((1 + 2.0**-52) * 2.0**-150, 1, "in (0, 1]"),  # the smallest that rounds to a positive float32
     "min_p": Range(0, 1, "in [0, 1]"),
     "top_n_sigma": Range(0, FLT_MAX, "finite in float32 and >= 0"),
 }
-PENALTIES = {  # by the names of a request's fields
+PENALTIES = {  # keys: the fields of a request of the decode loop
     "repetition_penalty": Range((1 + 2.0**-52) * 2.0**-150, FLT_MAX, "finite in float32 and > 0"),
     "frequency_penalty": Range(-FLT_MAX, FLT_MAX, "finite in float32"),
     "presence_penalty": Range(-FLT_MAX, FLT_MAX, "finite in float32"),
@@ -97,7 +97,7 @@ class Parameter(NamedTuple):
     low: float
     high: float
     closing: str
-    default: float  # the strictest value; Medusa's own for "typical"
+    default: float  # the strictest value; for "typical" Medusa's default
 
     @property
     def range(self):
@@ -120,7 +120,7 @@ class Rule(NamedTuple):
 
     @property
     def reads_draft(self) -> bool:
-        """Whether the rule reads the draft's row."""
+        """Return whether the rule reads the draft's row."""
         return self.defines_distribution or self.tests_draft
 
 

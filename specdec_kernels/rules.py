@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The acceptance rules by name: code, parameters with their ranges, and the law or the guarantee of what is emitted.
+"""The acceptance rules by name: code, parameters with their ranges, and the output's distribution or guarantee.
 
-``TABLE[name]`` is a Rule of specdec_kernels/registry.py, where the rules are written down; ``RULES[name]`` is its code.
+``TABLE[name]`` is the Rule that specdec_kernels/registry.py defines, and ``RULES[name]`` is its code. ``LAWS`` are the
+rules that define a distribution of the output.
 """
 
 from specdec_kernels.registry import INF, LAWS, TREE_METHODS, Parameter, Rule
@@ -14,6 +15,7 @@ NAMES = {rule.code: name for name, rule in TABLE.items()}
 
 
 def of_tree_method(method: str) -> tuple[str, ...]:
-    """The rules that a method of verify_tree takes: every law, but for those methods that test against the target
-    alone."""
+    """Return the names of the rules that a method of verify_tree supports.
+
+    They are those of ``LAWS``, except for methods that do not read the draft's rows."""
     return TREE_METHODS[method].rules

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeds of any size as the 64 bits that the ops take."""
+"""Conversion of seeds of any size to the signed 64 bits that the ops take."""
 
 __all__ = ["signed"]
 
@@ -8,6 +8,6 @@ _LARGEST = (1 << 63) - 1
 
 
 def signed(number: int) -> int:
-    """The low 64 bits of a number, as a signed one."""
+    """Return the low 64 bits of a number as a signed integer."""
     number %= _WORD
     return number - _WORD if number > _LARGEST else number

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask whether an op serves a kind of call on this machine, before calling it."""
+"""A check whether an op supports a kind of call on this machine, without making the call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _V = 1 << 17  # entries of a row; the tensors have no memory
 
 
 class Supports(NamedTuple):
-    """An answer of ``supports``: ``ok``, and where it is False, the reason in words."""
+    """The result of ``supports``: ``ok``, and if it is False the reason in words."""
 
     ok: bool
     reason: str | None = None
@@ -48,29 +48,29 @@ def supports(
     draft_views: Sequence[str] = (),
     **arguments: Any,
 ) -> Supports:
-    """Return whether an op serves a kind of call on this machine. Nothing is run.
+    """Return whether an op supports a kind of call on this machine. Nothing is run.
 
     For an op that reads rows, the checks of a real call run on tensors without memory: one row, or one request with one
     draft. For other ops only the device is checked. Numbers among ``arguments`` are checked; sizes and values of
-    tensors are not. It takes a millisecond, the first time seconds (torch imports what it traces with): ask when the
-    engine starts.
+    tensors are not. A check takes about a millisecond. The first one takes seconds, since torch imports its tracing
+    modules, so make it when the engine starts.
 
     Args:
         op: the name of a public function, such as "verify_chain".
-        device: where the tensors of the call are.
-        dtype: that of logits or probabilities.
-        strides: of the tensor of rows, as ``logits.stride()`` returns them; the last one counts. None: contiguous.
+        device: the device of the call's tensors.
+        dtype: the dtype of logits or probabilities.
+        strides: the strides of the rows, as from ``logits.stride()``; only the last is checked. None: contiguous.
         kind: "logits" or "probs", as in ``Rows``.
-        views: fields of ``Rows`` that the target's rows have, such as "penalties", "allowed", "top_k" or "row". For ops
-            with one argument of rows, it means those.
+        views: fields of ``Rows`` that the target's rows have, such as "penalties", "allowed", "top_k" or "row". For an
+            op with only one argument of rows: the fields of that argument.
         draft: False for one-hot drafts, which have no rows.
-        draft_kind, draft_dtype: those of the draft's rows. None: the same as the target's.
+        draft_kind, draft_dtype: kind and dtype of the draft's rows. None: the same as the target's.
         draft_views: the same as ``views`` for the draft's rows.
         arguments: other arguments of the public function, such as ``method="race"``, ``rule="lossy"`` or ``k=4``.
 
     Returns:
-        Supports: ``ok`` and ``reason``. The reason is None, or the text of the error that such a call raises or what
-        this installation lacks. It is also usable as a bool.
+        Supports: ``ok`` and ``reason``. If ``ok`` is False, the reason is the text of the error that such a call
+        raises, or what this installation lacks; otherwise it is None. ``bool()`` of the result is ``ok``.
 
     Raises:
         ValueError: there is no such op, no such field of ``Rows``, or the op has no argument of that name.
@@ -113,7 +113,7 @@ def supports(
 
 
 def _device(device: torch.device) -> str | None:
-    """Return why tensors on a device have no ops."""
+    """Return why no ops run on tensors of this device; None if they do."""
     name = backends.chosen()
     if device.type == "cpu":
         return None
@@ -129,7 +129,7 @@ def _function(op: str) -> Callable:
 
 
 class _Refuser(TorchDispatchMode):
-    """Raises for a call of an op that the device's backend does not serve, although its arguments are right."""
+    """Dispatch mode that raises if the device's backend does not support a call of the op with valid arguments."""
 
     def __init__(self, op: str, device: torch.device):
         super().__init__()
@@ -154,7 +154,7 @@ class _Side(NamedTuple):
     fields: tuple[str, ...]
 
     def rows(self, *shape: int) -> Rows:
-        """Return rows [*shape, V], or a store if they have an index."""
+        """Return rows [*shape, V]; if they have an index, a store of rows in their place."""
         stored = (*shape[:-1], 2) if "row" in self.fields else shape
         strides = _empty(*stored, _V * self.step).stride()
         logits = torch.empty_strided((*stored, _V), (*strides[:-1], self.step), dtype=self.dtype, device="meta")
@@ -167,7 +167,7 @@ def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 _int32, _int64 = (partial(_empty, dtype=dtype) for dtype in (torch.int32, torch.int64))
 
-# Fields of Rows, as functions of the shape of the rows in memory and of that in the call
+# Functions that make a field of Rows. stored: the rows' shape in memory, shape: that in the call; both without V.
 _FIELDS: dict[str, Callable] = {
     **dict.fromkeys(("temperature", "top_p", "min_p", "top_n_sigma"), lambda stored, shape: _empty(1)),
     "top_k": lambda stored, shape: _int32(1),
@@ -190,7 +190,7 @@ def _pair(**more: Any) -> Callable:
 
 
 def _probs(side: _Side, draft: _Side | None, *ids: int, **more: Any) -> dict:
-    """Return p and q. One-hot drafts are ids of this shape."""
+    """Return p and q. ids: the shape of q if drafts are one-hot."""
     return {"p": side.rows(1).logits, "q": draft.rows(1).logits if draft else _int64(*ids)} | more
 
 
@@ -208,7 +208,7 @@ def _tree(side: _Side, draft: _Side | None) -> dict:
     return step if draft is None else step | {"draft": draft.rows(1, 2)}
 
 
-# Functions of the target's side and the draft's, None: one-hot drafts. They make the arguments of a call.
+# Functions that make the arguments of a call from the target's side and the draft's. draft None: one-hot drafts.
 _CALLS: dict[str, Callable] = {
     "row_stats": _flat(),
     "sample": lambda side, draft: {"rows": side.rows(1)} | _seeds(),

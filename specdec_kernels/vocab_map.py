@@ -29,7 +29,7 @@ class VocabMap(NamedTuple):
 
     @property
     def table(self) -> torch.Tensor:
-        """[Vd] int32, the target id of each draft id; -1: none."""
+        """The target id of each draft id, [Vd] int32; -1: none."""
         size = (self.packed.size(0) - self.vocab - 1) // 3
         return self.packed[2 * size : 3 * size]
 
@@ -44,7 +44,7 @@ def vocab_map(table: torch.Tensor, V: int, offsets: bool = False) -> VocabMap:
     """Make the map from draft ids to target ids for ``Rows.vocab_map``. Call it once per draft model.
 
     A draft row's entry j then stands for the target id table[j]. A draft id without a target id has no mass. If several
-    draft ids have one target id, their probabilities are added.
+    draft ids have the same target id, their probabilities are added.
 
     Args:
         table: [Vd] int32 or int64, on the CPU or a GPU: the target id of each draft id, negative where there is none.
@@ -56,8 +56,8 @@ def vocab_map(table: torch.Tensor, V: int, offsets: bool = False) -> VocabMap:
         VocabMap on the device of ``table``. The call waits for that device, because it checks the ids.
 
     Raises:
-        TypeError, ValueError: naming the argument, what was wanted and what came, and of a target id of V or more its
-            index.
+        TypeError, ValueError: naming the argument, what was wanted and what came. For a target id of V or more the
+            error also names its index.
 
     Example:
         >>> made = vocab_map(torch.tensor([4, -1, 0, 2, 2]), V=5)
@@ -78,7 +78,7 @@ def vocab_map(table: torch.Tensor, V: int, offsets: bool = False) -> VocabMap:
     given = table = table.detach().long()
     draft = torch.arange(len(table), dtype=torch.int64, device=table.device)
     if offsets:
-        table = torch.where(given < V, given + draft, V)  # no overflow
+        table = torch.where(given < V, given + draft, V)  # large entries are not added to: no overflow
     wrong = table >= V
     if wrong.any():
         at = int(wrong.nonzero()[0, 0])

@@ -49,7 +49,7 @@ def cache(args) -> int:
 
 
 def _with_extra(command, args):
-    """Run the command's module, which needs the packages of the extra `decode`."""
+    """Run the command's module, which needs the packages of the extra `decode`, and return its exit status."""
     try:
         return importlib.import_module(f"specdec_kernels.cli.{command}").run(args) or 0
     except ModuleNotFoundError as error:
@@ -59,7 +59,7 @@ def _with_extra(command, args):
         print(f"error: {what} needs {package}, which the plain install leaves out: {how}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        raise
+        raise  # an OSError too, but main handles it
     except (ValueError, ImportError, OSError) as error:
         return _wrong(error)
     except KeyboardInterrupt:  # while models are loaded
@@ -80,13 +80,13 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpF
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser that raises ValueError with an error in one line, instead of exiting, and hides no failed write."""
+    """Parser that raises ValueError with a one-line error instead of exiting, and does not hide failed writes."""
 
     def error(self, message):
         raise ValueError(re.sub(r"^argument (\S+): (must .*)", r"\1 \2", message))
 
     def _print_message(self, message, file=None):
-        """Print without argparse's `except OSError`: main handles a reader that has closed the output."""
+        """Print without argparse's `except OSError`, since main handles the error if a reader has closed the output."""
         print(message, end="", file=file or sys.stderr)
 
 
@@ -94,14 +94,14 @@ COMMANDS = {"info": info, "selfcheck": selfcheck, "generate": generate, "cache":
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return its exit status. arguments: the command line; None: that of the process."""
+    """Run a command and return its exit status. arguments: the command line, by default that of the process."""
     try:
         try:
             return _run(arguments)
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout again at exit
         return CLOSED
 
 

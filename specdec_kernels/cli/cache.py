@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m specdec_kernels cache``."""
+"""``python -m specdec_kernels cache``: list or remove the models unpacked into the user's cache."""
 
 from specdec_kernels import user_cache
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks for options that exclude each other, before anything is loaded."""
+"""Checks for options of `generate` that exclude each other, before anything is loaded."""
 
 from specdec_kernels.registry import (
     CHAIN_METHODS,
@@ -14,12 +14,13 @@ from specdec_kernels.registry import (
 
 __all__ = ["CASCADES", "check", "drafts_tree"]
 
-CASCADES = "chow", "chow_log", "diff", "diff_log", "opt", "opt_log"  # with --plain: rules of decode.TokenCascade
+CASCADES = "chow", "chow_log", "diff", "diff_log", "opt", "opt_log"  # rules for --plain: those of decode.TokenCascade
+# Tree methods whose drafts may have a given number of children per level (--widths)
 BRANCHING = tuple(name for name, method in TREE_METHODS.items() if method.children != "independent")
 
 
 def check(args) -> None:
-    """Raise ValueError for the first contradiction."""
+    """Raise ValueError for the first option that does not go with the others."""
     rule = args.rule
     if not args.prompt:
         raise ValueError("--prompt or --prompt-file must be given")
@@ -45,7 +46,7 @@ def check(args) -> None:
 
 
 def drafts_tree(args) -> bool:
-    """Return whether the method's drafts are trees. The race takes both: trees if their shape is given."""
+    """Return whether the method's drafts are trees. Those of the race are trees if --widths gives their shape."""
     return bool(args.widths) if args.method == "race" else args.method != "chain"
 
 
@@ -60,7 +61,7 @@ def _needs_model(option: str, args) -> None:
 
 
 def _no_views(args, with_: str) -> None:
-    """Raise ValueError if an option changes rows."""
+    """Raise ValueError if an option changes rows: penalties, biases, minimum length, bad words or a grammar."""
     for name, off in (NO_PENALTIES | {"min_tokens": 0}).items():
         flag, value = "--" + name.replace("_", "-"), getattr(args, name)
         if value != off:
@@ -74,7 +75,7 @@ def _no_views(args, with_: str) -> None:
 
 
 def _check_forbidden(args) -> None:
-    """Check the options that forbid ids."""
+    """Check the options that forbid ids, also against the rule."""
     if args.min_tokens > args.max_new_tokens:
         raise ValueError(f"--min-tokens must be <= --max-new-tokens {args.max_new_tokens}, got {args.min_tokens}")
     ids = [token for token, _ in args.logit_bias]

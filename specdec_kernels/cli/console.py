@@ -23,7 +23,7 @@ from rich.text import Text
 __all__ = ["loading", "progress", "stats_table", "stream_text"]
 
 
-_EVERY = 8.0  # seconds between two lines about long work, if there is no terminal for a bar
+_EVERY = 8.0  # seconds between two lines about long work, if there is no terminal for a progress bar
 
 
 @contextmanager
@@ -76,8 +76,8 @@ class _Work:
         self.finished, self.latest = self.finished + amount, perf_counter()
 
     def __str__(self):
-        """Return the estimate in seconds, from the speed so far. Before the first piece is done it is the expected
-        time."""
+        """Return the estimated seconds left as text, from the speed so far, or from the expected time before the first
+        piece is done."""
         left = self.expected
         if self.finished:
             left = (self.latest - self.began) / self.finished * (self.total - self.finished)
@@ -167,8 +167,8 @@ def _bar(console, description, work: _Work | None = None):
 
 
 def stream_text(console: Console, prompts: list[str], events) -> list[str]:
-    """Write the text of request 0 as it arrives, then of each next one, what there is of it and the rest as it arrives.
-    Return all texts."""
+    """Write the text of request 0 as it arrives, then the other texts in order: first the part that has arrived, then
+    the rest as it arrives. Return all texts."""
     texts, shown = [""] * len(prompts), 0
 
     def show(text, **style):
@@ -196,8 +196,7 @@ def stream_text(console: Console, prompts: list[str], events) -> list[str]:
 
 
 def stats_table(stats, method: str | None) -> Table:
-    """Return the table of counts and times of a run. method: None for plain decoding, "chain", or a method of
-    verify_tree."""
+    """Return the table of counts and times of a run. method: the name to show; None for plain decoding."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
 
     def row(name, value):

@@ -18,10 +18,10 @@ from specdec_kernels.decode.models.load import find_device
 
 
 def run(args) -> int:
-    """Run the command; return the exit status, 1 if a request ended in an error."""
+    """Run the command and return its exit status, which is 1 if a request ended in an error."""
     plan.rehearse(args)
     _check_device(args.device)
-    # stdout is for the text only. The stream is bound here, since unpacking a model redirects sys.stderr meanwhile.
+    # stdout is for the text only. sys.stderr is bound before models are loaded, since unpacking one redirects it.
     says = Console(file=sys.stderr)
     pair = _load(args, says)
     prompts = [_encode(pair.tokenizer, text, args.chat) for text in args.prompt]

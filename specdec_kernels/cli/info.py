@@ -33,7 +33,7 @@ def collect() -> dict[str, str]:
 
 
 def sentence() -> str:
-    """Return a sentence for each device about where its tensors run."""
+    """Return two sentences: which ops serve tensors on the CPU, and which serve those on a GPU."""
     name, names = sk.backends.chosen(), {"cuda": "CUDA C++ ops", "triton": "Triton ops"}
     interpreted = name == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
     cpu = f"CPU tensors: {'Triton ops, interpreted' if interpreted else 'CPU ops'}."

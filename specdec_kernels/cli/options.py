@@ -25,10 +25,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     texts: dict[str, Any] = {"action": "append", "type": values.text, "metavar": "TEXT"}
     prompt = "text to continue, or - for standard input; repeat it for a batch"
     option("--prompt", action="append", type=values.prompt, default=[], help=prompt, metavar="TEXT")
-    file = 'a file with one prompt (its last newline is dropped), or .jsonl: one a line, a string or {"prompt": ...}'
+    file = 'a file with one prompt (its last newline is dropped), or .jsonl: in each line a string or {"prompt": ...}'
     option("--prompt-file", action="extend", type=values.prompt_file, dest="prompt", help=file, metavar="FILE")
     option("--chat", action="store_true", help="wrap the prompt in the model's chat template")
-    option("--max-new-tokens", type=COUNT, default=128, metavar="N", help="the longest continuation, in tokens")
+    option("--max-new-tokens", type=COUNT, default=128, metavar="N", help="the most tokens to generate for a prompt")
     option(
         "--stop", default=[], help="a string that ends the text, which may be a special token; may be repeated", **texts
     )
@@ -42,7 +42,7 @@ def _models(group):
     option("--target", type=values.text, default="smollm2", help='hub name, folder, .gguf file, or "smollm2"')
     drafts = 'as --target, a layer-draft folder, or "lookup" (the prompt itself)'
     option("--draft", type=values.text, default="lookup", help=drafts)
-    matches = "take a draft with another tokenizer: tokens are matched by their text"
+    matches = "allow a draft model with another tokenizer; tokens are matched by their text"
     option("--match-tokens", action="store_true", help=matches)
     dtypes = "auto", "bfloat16", "float32"
     option("--dtype", choices=dtypes, default="auto", help="auto: bfloat16 on a GPU and where the CPU has it")
@@ -61,13 +61,13 @@ def _drafting(group):
     option("--block", action="store_true", help="verify a chain as a block")
     gammas = 'draft tokens per step (tree: its depth); "auto" adapts to measured acceptance, 4 for trees'
     option("--gamma", type=values.gamma, default="auto", help=gammas)
-    option("--drafts", type=COUNT, default=4, help="chains in a tree", metavar="K")
+    option("--drafts", type=COUNT, default=4, help="drafted chains in a tree", metavar="K")
     shapes = 'children per level of a tree, as 4,2,1; "auto" adapts to measured acceptance'
     option("--widths", type=values.widths, default="", help=shapes)
     option(
         "--lookup-first",
         action="store_true",
-        help="look in the text before asking the draft model; in a tree, beside its drafts",
+        help="look for a draft in the text first, and ask the draft model if there is none; in a tree, use both",
     )
     option(
         "--lookup-under",
@@ -97,17 +97,17 @@ def _sampling(group):
 
 def _views(option):
     divided = "logits of tokens in the prompt or the output are divided by it if > 0, else multiplied; 1: off"
-    each = "subtracted from a token's logit for each time that it is in the output; 0: off"
-    once = "subtracted once from the logit of every token that is in the output; 0: off"
+    each = "subtracted from a token's logit for each time that it occurs in the output; 0: off"
+    once = "subtracted once from the logit of every token that occurs in the output; 0: off"
     for (name, off), text in zip(NO_PENALTIES.items(), (divided, each, once)):
         flag = "--" + name.replace("_", "-")
         option(flag, type=values.sampling(name), default=off, help=text, metavar="X")
     bias = "a number that is added to the logits of a token; -inf forbids it; may be repeated"
     kind = {"action": "append", "type": values.logit_bias, "metavar": "ID=VALUE"}
     option("--logit-bias", default=[], help=bias, **kind)
-    early = "no end token before so many tokens; a stop string may end the text"
+    early = "no end token before this many tokens; a stop string may still end the text"
     option("--min-tokens", type=values.integer(0, "an integer >= 0"), default=0, help=early, metavar="N")
-    bad = "a text that the output must not hold, with or without a space before it; may be repeated"
+    bad = "a text that the output must not contain, with or without a space before it; may be repeated"
     option("--bad-word", default=[], help=bad, action="append", type=values.text, metavar="TEXT")
     grammar = "a file with a JSON schema (.json) or a regular expression, which the output must match"
     option("--grammar", type=values.grammar, help=grammar, metavar="FILE")
@@ -121,7 +121,7 @@ _EXAMPLES = """examples:
 
 
 def guarantees() -> str:
-    """Return each method and each rule with its guarantee, and three examples."""
+    """Return the end of the help: each method, each rule with its ranges and guarantee, and three examples."""
     methods = "methods (under --rule exact each emits the target's own distribution, at temperature 0 its own text):"
     rules = (
         "rules (p: target, q: draft, pi: what is emitted; a rule that defers takes p, else q; all but exact change p):"

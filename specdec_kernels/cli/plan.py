@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests and drafters from the options of the command line. `rehearse` makes them without a model, to find errors
-before one is loaded."""
+before a model is loaded."""
 
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ __all__ = ["beam_drafter", "drafter", "rehearse", "requests", "verify"]
 
 
 def requests(args, prompts: list[list[int]], eos: tuple[int, ...], tokenizer=None) -> list[decode.Request]:
-    """Return one request for each prompt, a list of ids. Without a tokenizer their words and grammars stand for any."""
+    """Return a request for each prompt, a list of ids. Without a tokenizer bad words and grammars are placeholders."""
     sampling_params = {name: getattr(args, name) for name in (*SAMPLING, *PENALTIES)}
     same = dict(max_new_tokens=args.max_new_tokens, eos=eos, stop=tuple(args.stop), rule=args.rule)
     same |= dict(alpha=args.alpha, logit_bias=dict(args.logit_bias), min_tokens=args.min_tokens, **sampling_params)
@@ -36,11 +36,11 @@ def requests(args, prompts: list[list[int]], eos: tuple[int, ...], tokenizer=Non
 
 
 def _anything(text: list[int]) -> None:
-    """Stand in for a grammar."""
+    """Stand in for a grammar: allow every token."""
 
 
 def _spellings(tokenizer, word: str) -> list[list[int]]:
-    """Return the ids of a bad word at the beginning of a text and after a space, as vLLM does."""
+    """Return the ids of a bad word at the beginning of a text and, as vLLM does, after a space if they differ."""
     if tokenizer is None:
         return [[0, 0]]
     first, spaced = (tokenizer.encode(space + word.lstrip(), add_special_tokens=False) for space in ("", " "))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An early check that a model exists. Loading one that does not waits half a minute for the network, and a draft is
-loaded after its target."""
+"""An early check that a model exists. Without it, loading a model that does not exist would wait half a minute for the
+network, and a wrong draft would show only after its target was loaded."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from specdec_kernels.decode.models.load import ON_THE_HUB, PACKAGED, packaged
 
 __all__ = ["check_there"]
 
-_SECONDS = 10.0
+_SECONDS = 10.0  # timeout of the request to the hub
 
 
 def check_there(option: str, name: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many threads torch decodes with on a CPU."""
+"""Choice of the number of threads that torch uses for decoding on a CPU."""
 
 from statistics import median
 from time import perf_counter
@@ -10,10 +10,10 @@ __all__ = ["pick_threads"]
 
 
 def pick_threads(target, counts: tuple[int, ...], seconds: float = 4.0, passes: int = 10) -> tuple[int, float]:
-    """Return the number of threads that makes passes of one token fastest, and the seconds of such a pass.
+    """Return the number of threads, out of `counts`, that is fastest for passes of one token, and a pass's seconds.
 
     If another program uses a core, threads that wait for each other are slow, and a single one is faster. The numbers
-    of threads are timed in turn, so that a change of the machine's speed affects all alike. No new turn begins after
+    of threads are timed in turn, so that a change of the machine's speed affects all of them. No new turn begins after
     `seconds`.
     """
     before = torch.get_num_threads()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parsers of options for argparse. Each returns the value, or raises an error that says what was wanted."""
+"""Parsers of option values for argparse. Each returns the value, or raises an error that states what was wanted."""
 
 import argparse
 import json
@@ -31,7 +31,7 @@ def _wrong(wanted: str, got: str) -> argparse.ArgumentTypeError:
 
 
 def number(given: str, kind, wanted: str):
-    """Parse an int or a float."""
+    """Parse an int or a float (`kind`). wanted: what was wanted in words, for the error."""
     try:
         return kind(given)
     except ValueError:
@@ -39,7 +39,7 @@ def number(given: str, kind, wanted: str):
 
 
 def integer(low: int, wanted: str):
-    """Parse an integer of at least `low`. wanted: the same in words, for the error."""
+    """Return a parser of integers of at least `low`. wanted: the same in words, for the error."""
 
     def parse(given: str) -> int:
         if (value := number(given, int, wanted)) < low:
@@ -54,7 +54,7 @@ def seed(given: str) -> int:
 
 
 def sampling(name: str):
-    """Parse a sampling parameter or a penalty, and check its range."""
+    """Return a parser of this sampling parameter or penalty, which checks its range."""
     ranges = SAMPLING | PENALTIES
     integral = name == "top_k"
 

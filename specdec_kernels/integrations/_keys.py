@@ -8,7 +8,7 @@ import torch
 from ..seeds import signed
 
 _LEAST, _LARGEST = -(1 << 63), (1 << 63) - 1
-_ROW = 40  # the row's index is put into these upper bits of the seed, so rows of one small seed draw different numbers
+_ROW = 40  # the row's index changes the seed from this bit on, so rows with one small seed draw different numbers
 
 
 def of_rows(seed: int | torch.Tensor, B: int, device: torch.device) -> torch.Tensor:
@@ -25,6 +25,6 @@ def as_int64(x: torch.Tensor) -> torch.Tensor:
 
 
 def drawn(generator: torch.Generator | None, B: int, device: torch.device) -> torch.Tensor:
-    """Draw [B] int64 from the generator; None: from the device's own."""
+    """Draw seeds [B] int64 from the generator, by default the device's own."""
     where = device if generator is None else generator.device
     return torch.randint(_LEAST, _LARGEST, (B,), generator=generator, device=where).to(device)

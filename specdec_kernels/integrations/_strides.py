@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of engines whose kernels take any strides."""
+"""Copies of rows whose entries are not adjacent in memory, which engines' kernels take but our ops do not."""
 
 import torch
 
 
 def in_order(rows: torch.Tensor) -> torch.Tensor:
-    """Return rows [..., V] whose entries are neighbours in memory: the same, or a copy."""
+    """Return rows [..., V] whose entries are adjacent in memory: the given ones, or a copy."""
     return rows if rows.stride(-1) == 1 or rows.size(-1) <= 1 else rows.contiguous()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlashInfer's ``chain_speculative_sampling`` by verify_chain, with the same arguments, so only the import changes.
+"""FlashInfer's ``chain_speculative_sampling`` by verify_chain. The arguments are the same, so only the import changes.
 
     from specdec_kernels.integrations.flashinfer import chain_speculative_sampling
 
@@ -41,13 +41,13 @@ def chain_speculative_sampling(
       FlashInfer draws a second number for the position at which it has stopped, so its count may include it.
     - **Edges.** A drafted id of draft probability 0 cannot have been drawn from that row and is rejected; FlashInfer
       keeps it if the target allows it. An id below 0 ends its request's draft; FlashInfer reads outside of its rows.
-      Where (p - q)+ has no mass the token comes from p.
-    - **Types.** Rows of bfloat16 and float16 are read directly, rows may have any strides (those whose entries are not
-      neighbours are copied), ids may be int64, and every device is supported. Calls
-      do not wait for the device. ``deterministic`` has no effect: results are always deterministic.
+      If (p - q)+ has no mass, the token comes from p.
+    - **Types.** Rows of bfloat16 and float16 are read directly. Rows may have any strides; those whose entries are not
+      adjacent in memory are copied. Ids may be int64, and every device is supported. Calls do not wait for the device.
+      ``deterministic`` has no effect: results are always deterministic.
 
     Args:
-        draft_probs: [B, G, V], draft_token_ids [B, G], target_probs [B, G+1, V].
+        draft_probs, draft_token_ids, target_probs: [B, G, V], [B, G] and [B, G+1, V].
         maybe_output_accepted_token_num: [B] integers: the number of drafts that pass their own test, regardless of
             other positions, is added in place.
         maybe_output_emitted_draft_token_num: [B] integers: the number of drafts that are emitted is added in place.
@@ -61,12 +61,12 @@ def chain_speculative_sampling(
         int32).
 
     Raises:
-        TypeError, ValueError: the text names the argument, what was wanted and what came.
+        TypeError, ValueError: naming the argument, what was wanted and what came.
 
     Example:
         >>> p, q = torch.tensor([0.5, 0.3, 0.2]).expand(1, 3, 3), torch.tensor([0.2, 0.5, 0.3]).expand(1, 2, 3)
         >>> tokens, _, emitted = chain_speculative_sampling(q, torch.tensor([[0, 0]]), p, seed=1, offset=0)
-        >>> tokens[0, :2].tolist(), emitted.tolist()  # p(0) > q(0): kept for sure
+        >>> tokens[0, :2].tolist(), emitted.tolist()  # p(0) > q(0): always accepted
         ([0, 0], [2])
 
     Source: Chen et al. 2023, Algorithm 2; FlashInfer.

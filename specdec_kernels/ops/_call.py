@@ -2,8 +2,8 @@
 """The call of an op by a public function. The op's C++ checks all arguments that reach it. The public function checks
 the others: words, Python numbers, and keywords that exclude each other.
 
-TypeError: no tensor, number or word where one is wanted. ValueError: anything else that is refused.
-NotImplementedError: a layout or a device without kernels, a derivative.
+Public functions raise TypeError for an argument that is not the tensor, number or word wanted, NotImplementedError for
+a layout or device without kernels and for derivatives, and ValueError for anything else that is invalid.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ REFUSED = (TypeError, ValueError, NotImplementedError)
 
 
 def op(name: str, overload: str = "default", space: Any = torch.ops.specdec) -> Callable:
-    """Return the op in torch.ops.specdec, or its overload with views if a call has one. It raises a Python function's
-    errors."""
+    """Return a function that calls the op. Calls with views use the overload that takes them.
+
+    It raises the errors that a public function raises. space: the namespace of the op."""
     without, known = len(plain(name)), getattr(space, name)
     run = with_views = getattr(known, overload)
     if without < len(taken(name)):
         with_views = getattr(known, "views_out" if overload == "out" else "views")
 
     def call(*arguments, **out):
-        if forward_ad._current_level >= 0:  # inside dual_level() only: this test is all that other calls pay
+        if forward_ad._current_level >= 0:  # true only inside dual_level(); other calls pay for this test alone
             transforms.refuse_dual(name, arguments)
         try:
             return (run if len(arguments) <= without else with_views)(*arguments, **out)
@@ -41,7 +42,7 @@ def op(name: str, overload: str = "default", space: Any = torch.ops.specdec) -> 
 
 
 def renamed(error: Exception, *pairs: tuple[str, str]) -> Exception:
-    """Return the same error, with the name of another function's argument."""
+    """Return the same error, with the first `old` of each pair replaced by `new`, the name that the caller used."""
     text = str(error)
     for old, new in pairs:
         text = text.replace(old, new, 1)
@@ -49,6 +50,9 @@ def renamed(error: Exception, *pairs: tuple[str, str]) -> Exception:
 
 
 def _explained(op: str, error: Exception, arguments: tuple, out: Mapping[str, object]) -> Exception:
+    """Return the error to raise: that of the first argument that is no usable tensor, else the op's as ValueError.
+
+    Errors that are not about arguments, such as a lack of memory, are returned unchanged."""
     names, given = called(op), zip(taken(op), arguments)
     tensors = [(names[x.name], x.optional, value) for x, value in given if TYPES[x.type][0] == "Tensor"]
     for name, optional, value in tensors + [(f"out.{name}", False, x) for name, x in out.items()]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 is_traced = torch.compiler.is_dynamo_compiling
-_SMALLEST = 2.0**-126  # temperatures below it are subnormal float32
+_SMALLEST = 2.0**-126  # temperatures below it are subnormal in float32 and count as 0
 
 
 def shown(x: object) -> str:
@@ -28,7 +28,7 @@ def python_number(x: Any) -> Any:
         return x
     try:
         return x.item()
-    except Exception:  # no item, or more than one
+    except Exception:  # no method item(), or more than one entry
         return x
 
 
@@ -41,7 +41,7 @@ def integer(
     wanted: str = "in [-2^63, 2^63)",
     kind: str = "an int",
 ) -> int:
-    """Return x as an int in [low, high]; `wanted` is the range in words."""
+    """Return x as an int in [low, high]. For errors, `wanted` is the range and `kind` the type in words."""
     if type(x) is int and low <= x <= high:
         return x
     n = x if isinstance(x, torch.SymInt) else python_number(x)
@@ -94,7 +94,7 @@ def integers(op: str, name: str, x: Any) -> torch.Tensor:
 
 
 def contiguous(x: Any) -> Any:
-    """Return x contiguous, for ops that take no strides. The op refuses anything that is not such a tensor."""
+    """Return a dense tensor as contiguous, for ops that take no strides; the op refuses anything else."""
     return x.contiguous() if isinstance(x, torch.Tensor) and x.layout is torch.strided else x
 
 
@@ -112,8 +112,10 @@ def dims(op: str, name: str, x: torch.Tensor, want: str) -> None:
 
 
 def in_graph(numbers: Sequence[float], device: torch.device, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return numbers as a tensor made on the device, since a CUDA graph cannot capture a copy from the host. One graph
-    of torch.compile serves all values: a factor stays a variable, while arguments of torch.full become constants."""
+    """Return numbers as a tensor made on the device, since a CUDA graph cannot capture a copy from the host.
+
+    torch.compile uses one graph for all values: it keeps a factor as a variable, but would make an argument of
+    torch.full a constant."""
     one = torch.ones(1, dtype=dtype, device=device)
     return torch.cat([one * x for x in numbers]) if len(numbers) > 1 else one * numbers[0]
 

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes for torch.compile and meta tensors. A fake takes the arguments that it needs by their names in the op's
-schema. If all sizes are known, C++ has checked them."""
+"""Registration of fakes: functions that return empty results of the right shapes, for torch.compile and meta tensors.
+
+A fake takes the arguments that it needs, by their names in the op's schema. If all sizes are known, the op's C++ checks
+the arguments before the fake is called.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from specdec_kernels.argument_picker import picker
 
 
 def fake(op: str) -> Callable[[Callable], Callable]:
-    """Register a function as the op's fake. Its overloads that write to `out` have fakes without results."""
+    """Register a function as the op's fake. For overloads that write to `out` the fake returns None."""
 
     def register(function: Callable) -> Callable:
         pick = picker(op, inspect.signature(function).parameters)

@@ -8,7 +8,9 @@ from specdec_kernels.ops import _check, _rows
 
 
 def sides(op, p, q):
-    """Each side's rows and their stats, given or made, None for probabilities; and what ids() returns of q's."""
+    """Return p's rows and stats, q's rows and stats, and a tuple with the ids of q's entries (see _rows.ids).
+
+    Stats that are not given are computed. For probabilities they are None."""
     p, q = _rows.of_either(op, "p", p), _rows.of_either(op, "q", q)
     for name, side in (("p", p), ("q", q)):
         _check_fields(op, name, side)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ops check of Rows, and how they take them apart."""
+"""Checks of Rows, and their conversion to the arguments of the ops."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from specdec_kernels.vocab_map import VocabMap
 row_stats = _call.op("row_stats")
 _NO_SAMPLING = (None,) * 6
 NO_PENALTIES, NO_BIAS, NO_MASK = (None,) * 7, (None,) * 3, (None,) * 2
-_NO_VIEWS = (*NO_PENALTIES, *NO_BIAS, *NO_MASK, None)  # of an op that is told the windows
+_NO_VIEWS = (*NO_PENALTIES, *NO_BIAS, *NO_MASK, None)  # of an op that takes penalties.drafted
 VIEWS, IDS = ("penalties", "bias", "allowed"), ("ids", "vocab_map")  # fields of Rows
 _PARAMETERS = tuple(SAMPLING)
-_MOST = 1e300  # of a number that C++ refuses, since it is no float32; NOT_GIVEN stands for none
+_MOST = 1e300  # penalties are clamped to this, which C++ still refuses, so that none equals NOT_GIVEN
 
 
 def _tensor(op: str, name: str, x: Any) -> torch.Tensor:
@@ -32,7 +32,7 @@ def _tensor(op: str, name: str, x: Any) -> torch.Tensor:
 
 
 def of(op: str, name: str, x: Any) -> Rows:
-    """Rows as they came, or those of a plain tensor."""
+    """Return x if it is Rows, or the Rows of a plain tensor."""
     if not isinstance(x, Rows):
         return Rows(_tensor(op, name, x))
     if not isinstance(x.logits, torch.Tensor):
@@ -41,12 +41,12 @@ def of(op: str, name: str, x: Any) -> Rows:
 
 
 def is_greedy(x: Rows | torch.Tensor) -> bool:
-    """Whether one number makes every row greedy."""
+    """Return whether a single number as temperature makes every row greedy."""
     return isinstance(x, Rows) and _check.is_greedy(x.temperature)
 
 
 def of_either(op: str, name: str, x: Any) -> Rows:
-    """Rows of logits or of probabilities."""
+    """Return x as Rows of logits or of probabilities."""
     x = of(op, name, x)
     if not isinstance(x.kind, str) or x.kind != "logits":
         _check.choice(op, f"{name}.kind", x.kind, ROW_KINDS)
@@ -54,17 +54,17 @@ def of_either(op: str, name: str, x: Any) -> Rows:
 
 
 def named(rows: Rows) -> str:
-    """The names of the sampling parameters that are given, in their order; empty if none is."""
+    """Return the names of the given sampling parameters, with commas between them; "" if none is given."""
     return ", ".join(name for name in SAMPLING if getattr(rows, name) is not None)
 
 
 def samples(rows: Rows) -> bool:
-    """Whether a sampling parameter is given."""
+    """Return whether a sampling parameter is given."""
     return not (rows.temperature is rows.top_k is rows.top_p is rows.min_p is rows.top_n_sigma is None)
 
 
 def refuse(op: str, name: str, rows: Rows, *fields: str) -> None:
-    """Raise if a field that an op does not serve is given."""
+    """Raise if a field that an op does not support is given."""
     for field in fields:
         value = getattr(rows, field)
         if value is not None:
@@ -73,7 +73,7 @@ def refuse(op: str, name: str, rows: Rows, *fields: str) -> None:
 
 
 def ids(op: str, name: str, x: Rows) -> tuple:
-    """Return (ids,), the last argument of an op, or () if the side has none. A map is given as its uint32 numbers."""
+    """Return (ids,), an op's last argument, or () if the side has none. A map without ids is passed as uint32."""
     if x.ids is None and x.vocab_map is None:
         return ()
     if x.ids is not None:
@@ -96,9 +96,10 @@ def ids(op: str, name: str, x: Rows) -> tuple:
 
 
 def views(op: str, name: str, x: Rows, drafted: bool, positions: Callable = lambda: None) -> tuple:
-    """The views of a side as the ops take them, at the end of their arguments; nothing where none are given.
-    `drafted`: whether the op is told the windows. positions: returns the shape of a call's positions, [B, G+1] or
-    [B, N]; None: there is one dimension of them."""
+    """Return the arguments of a side's views, which end an op's arguments; () if the side has none.
+
+    drafted: True if the op takes penalties.drafted. positions: a function that returns the shape of the positions,
+    [B, G+1] or [B, N]; None if they have one dimension."""
     if x.penalties is None and x.bias is None and x.allowed is None:
         return ()
     of_penalties = NO_PENALTIES if x.penalties is None else _penalties(op, name, x, drafted)
@@ -116,7 +117,7 @@ def views(op: str, name: str, x: Rows, drafted: bool, positions: Callable = lamb
 
 
 def _lists(op: str, name: str, x: Any, row: Any, positions: Callable) -> Any:
-    """Lists [S, n], also of those that are given for each position, [*positions, n]. C++ refuses others."""
+    """Return lists [S, n]; lists given for each position, [*positions, n], are flattened. C++ refuses other shapes."""
     if not isinstance(x, torch.Tensor) or x.dim() != 3 or row is not None:
         return x
     shape = positions()
@@ -145,7 +146,7 @@ def _penalties(op: str, name: str, x: Rows, drafted: bool) -> tuple:
         if not isinstance(number, (int, float)) or isinstance(number, bool):
             wanted = f"{name}.penalties.{given._fields[i]} must be a number or a tensor"
             raise TypeError(f"{op}: {wanted}, got {type(value).__name__}")
-        if number != number:  # which stands for no number in C++
+        if number != number:  # C++ takes NaN for a missing number
             wanted = "finite and > 0" if i == 0 else "finite"
             raise ValueError(f"{op}: {name}.penalties.{given._fields[i]} must be {wanted}, got nan")
         if _check.is_traced():
@@ -157,7 +158,7 @@ def _penalties(op: str, name: str, x: Rows, drafted: bool) -> tuple:
 
 
 def _marks(op: str, name: str, given: Penalties) -> Any:
-    """Return what goes with the counts: the ids of lists as int32, or the bits of tables as uint32."""
+    """Return the argument history_marks: the ids of lists, int32, or the prompt bits of tables as uint32."""
     bits = given.prompt_bits
     if (given.ids is None) == (bits is None):
         got = "none" if bits is None else "both"
@@ -172,8 +173,8 @@ def _marks(op: str, name: str, given: Penalties) -> Any:
 
 
 def of_logits(op: str, name: str, x: Any, *, stats: bool = True, row: bool = False, takes_ids: bool = False) -> tuple:
-    """Rows of logits [N, V] for an op that reads one row after another, taken apart: the logits, the six arguments of
-    sampling(), stats, row and the arguments of views, which end with the ids of entries."""
+    """Return the arguments of an op on rows of logits [N, V]: the logits, the six arguments of sampling(), stats, row,
+    and the arguments of views, which end with the ids of entries."""
     if not isinstance(x, Rows):
         return _tensor(op, name, x), _NO_SAMPLING, None, None, ()
     x = of(op, name, x)
@@ -190,21 +191,23 @@ def of_logits(op: str, name: str, x: Any, *, stats: bool = True, row: bool = Fal
 
 
 def of_stats(rows: Rows | torch.Tensor, logits: torch.Tensor, stats: torch.Tensor | None) -> Rows:
-    """Logits with stats; the views and the ids of entries are those of `rows`."""
+    """Return Rows of logits and stats, with the views, ids and map of `rows`."""
     kept = {name: getattr(rows, name) for name in VIEWS + IDS} if isinstance(rows, Rows) else {}
     return Rows(logits, stats=stats, **kept)
 
 
 def check_either(op: str, name: str, rows: Rows) -> None:
-    """Stats were made with the sampling parameters."""
+    """Raise if sampling parameters are given with stats, which already include them."""
     if rows.stats is not None and samples(rows):
         raise ValueError(f"{op}: {name}.stats already hold the sampling parameters, got {named(rows)} too")
 
 
 def sampling(op: str, name: str, rows: Rows) -> Sequence:
-    """temperature, top_k, top_p, min_p, top_n_sigma, each None, one number for all, or a tensor with one value per row,
-    as the ops take them: five tensors, and five numbers; None where no number is given."""
-    if not samples(rows):  # most calls, and soon known
+    """Return the six arguments of an op for the five sampling parameters: five tensors, or None for a parameter that is
+    no tensor, then a list of five numbers, or None if no number is given.
+
+    While torch.compile traces, numbers become tensors too."""
+    if not samples(rows):  # true of most calls, and cheap to test
         return _NO_SAMPLING
     values = rows.temperature, rows.top_k, rows.top_p, rows.min_p, rows.top_n_sigma
     taken: list = list(_NO_SAMPLING)
@@ -233,8 +236,9 @@ def _number(op: str, name: str, kind: str, x: Any) -> float:
 
 
 def stats_of(op: str, name: str, logits, sampling, stats, num_rows=None, views=(), ids=()) -> torch.Tensor:
-    """The stats of what of_logits() has taken apart, given or made; an error is the op's. ids: those of ids(), if views
-    have none."""
+    """Return the given stats, or compute them from the arguments that of_logits() returned; errors name this op.
+
+    ids: as ids() returns them, if views do not end with them."""
     if stats is not None:
         return stats
     try:

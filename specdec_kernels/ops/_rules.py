@@ -20,21 +20,23 @@ from specdec_kernels.registry import (
 )
 from specdec_kernels.rules import NAMES
 
-# "race" is the one name of both. It takes the same rules.
+# Only "race" is in both, and its rules are the same in both.
 _METHODS: dict[str, ChainMethod | TreeMethod] = {**CHAIN_METHODS, **TREE_METHODS}
 
 
 class RuleArguments(NamedTuple):
-    rule: torch.Tensor | None  # [n] or [1]
-    alpha: torch.Tensor | None  # [n], [1], [n, 2], [1, 2], or with positions in the middle
-    numbers: tuple | None  # code, alpha, second alpha, with NOT_GIVEN for one that is missing; None: no rule as numbers
+    rule: torch.Tensor | None  # [B] or [1] codes
+    alpha: torch.Tensor | None  # [B], [1], [B, 2], [1, 2], or with positions in the middle
+    numbers: tuple | None  # code, alpha, second alpha, each NOT_GIVEN if missing; None: all are missing
 
     @property
     def given(self) -> bool:
         return self.rule is not None or self.numbers is not None
 
     def require_exact(self, op: str, arguments: tuple) -> None:
-        """Raise if a rule's output need not follow the target distribution. Reads arguments in the op's form."""
+        """Raise if a rule's output need not follow the target's distribution.
+
+        arguments: those of the op, whose C++ checks rules and alpha in tensors before they are read here."""
         for x in (self.rule, self.alpha):
             if x is not None and x.device.type != "cpu":
                 raise ValueError(
@@ -55,7 +57,7 @@ class RuleArguments(NamedTuple):
                     )
 
     def as_taken(self, device: torch.device) -> RuleArguments:
-        """Return the form that the op takes: while torch.compile traces, numbers of alpha become a tensor."""
+        """Return the arguments that the op takes. While torch.compile traces, numbers of alpha become a tensor."""
         if self.numbers is None or not _check.is_traced():
             return self
         code, *alphas = self.numbers
@@ -66,7 +68,7 @@ class RuleArguments(NamedTuple):
         return RuleArguments(self.rule, alpha, None if code == NOT_GIVEN else (code, *_NO_ALPHA))
 
     def _of(self, b: int) -> tuple[str, list]:
-        """Return a request's rule and the given parameters, for each position if they differ."""
+        """Return request b's rule and a list of its given parameters, one entry per position if they differ."""
         numbers = self.numbers or (NOT_GIVEN,) * 3
         code = numbers[0] if self.rule is None else self.rule[b % self.rule.size(0)].item()
         rule = NAMES[int(code)]
@@ -84,8 +86,8 @@ _EXACT = RuleArguments(None, None, None)
 def arguments(op: str, method: str, rule, alpha, device: torch.device, drafts=None) -> RuleArguments:
     """Return a rule's name or codes, and alpha (None, a number, a pair or a tensor), as arguments of the ops.
 
-    For a chain's drafts (draft_tokens, max_draft or -1), the rule "synthetic" takes a rate for each position: a tuple,
-    or [n, G].
+    drafts: (draft_tokens, max_draft or -1) of a chain, for which alpha of the rule "synthetic" may have a rate for each
+    position: a tuple, or a tensor [B, G] or [1, G].
     """
     if alpha is None and isinstance(rule, str) and rule == "exact":
         return _EXACT
@@ -146,7 +148,7 @@ def _check_numbers(op, rule, alpha):
 
 
 def _rates(op, alpha, drafts, device):
-    """Return rates for each position as [n or 1, positions, 1]. One rate for all is returned unchanged."""
+    """Return rates for each position as [B or 1, positions, 1]. One rate for all positions is returned unchanged."""
     draft_tokens, positions = drafts
     if positions < 0:
         positions = (1, *_check.tensor(op, "draft_tokens", draft_tokens).shape)[-1]
@@ -166,7 +168,7 @@ _NO_ALPHA = (NOT_GIVEN,) * 2
 
 
 def _alpha(op, alpha) -> tuple[torch.Tensor | None, tuple]:
-    """Return a tensor, or two numbers, or neither."""
+    """Return alpha as a tensor and (), or as None and two numbers; None and () if it is None."""
     if alpha is None or isinstance(alpha, torch.Tensor):
         return alpha, ()
     given = _numbers(op, alpha)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What verify_chain and verify_tree share: the Rows of two sides, and results in the caller's tensors."""
+"""Code that verify_chain and verify_tree share: arguments from the Rows of both sides, results in given tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NO_ROWS = (*(None,) * 8, ROW_KINDS["logits"], None)
 
 
 def flat(op, name, rows, by_rule):
-    """One side in the op's order; None is a draft without rows."""
+    """Return the arguments of one side, in the op's order. rows None: a draft without rows."""
     if rows is None:
         return _NO_ROWS
     _rows.check_either(op, name, rows)
@@ -22,8 +22,9 @@ def flat(op, name, rows, by_rule):
 
 
 def views(op, target, draft, positions):
-    """Those of both sides, and the ids of the draft's entries: the end of an op's arguments. Nothing where neither side
-    has any. positions: a function that returns their shape, None where they have one dimension."""
+    """Return the arguments of both sides' views and the ids of the draft's entries, which end the op's arguments.
+
+    They are () if neither side has any. positions: as in _rows.views."""
     _rows.refuse(op, "target", target, *_rows.IDS)
     of_target = _rows.views(op, "target", target, False, positions)
     of_draft, ids = (), ()
@@ -35,11 +36,12 @@ def views(op, target, draft, positions):
 
 
 def _code(op, name, rows, by_rule):
-    """The number of a kind. Where nothing is asked but the largest entry of each row, it stands in a row of
-    probabilities where it stands in one of logits."""
+    """Return the code of a side's kind.
+
+    At temperature 0 the exact rule needs only the largest entry of each row, so probabilities can pass as logits."""
     if rows.kind == "logits" or not _is_greedy(rows):
         return ROW_KINDS[rows.kind]
-    if by_rule:  # it would ask how sure the model is, and not of logits
+    if by_rule:  # a rule may need probabilities, and would take these for logits
         raise ValueError(f"{op}: temperature 0 of {name}.kind='probs' needs rule 'exact', got another one")
     return ROW_KINDS["logits"]
 
@@ -49,11 +51,11 @@ def _is_greedy(rows):
 
 
 def write(op, kind, run, arguments, out):
-    """The caller's tensors `out`, as `kind` names them, after run() has written to them."""
+    """Return the caller's tensors `out` as a `kind`, after run() has written the results to them."""
     if not isinstance(out, (tuple, list)) or len(out) != len(kind._fields):
         came = f"{len(out)} of them" if isinstance(out, (tuple, list)) else type(out).__name__
         raise TypeError(f"{op}: out must be ({', '.join(kind._fields)}), got {came}")
     run(*arguments, **dict(zip(kind._fields, out)))
     if not torch.compiler.is_compiling():
-        torch.autograd.graph.increment_version(out)  # what autograd has saved of them is no longer what it was
+        torch.autograd.graph.increment_version(out)  # autograd must see that they were changed
     return kind(*out)

@@ -12,14 +12,14 @@ _accept = _call.op("accept")
 def accept(p: torch.Tensor, q: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     """The acceptance test of speculative sampling, elementwise: accept with probability min(1, p / q).
 
-    ``0 < q <= 1 + 1e-3 and u * min(q, 1) < p``, in float64. The comparison is strict, so p = 0 is never accepted; NaN
-    in p or q rejects. A drafted token with q = 0 was not drawn from q and is rejected.
+    The test is ``0 < q <= 1 + 1e-3 and u * min(q, 1) < p``, in float64. The comparison is strict, so p = 0 is never
+    accepted. NaN in p or q rejects. A drafted token with q = 0 was not drawn from q and is rejected.
 
     Args:
         p: target probability of each drafted token, any shape, any floating dtype.
         q: draft probability of the same token, same shape; or integer ids of one-hot drafts (q = 1; an id below 0
             is no draft and is rejected).
-        u: float64 uniforms in [0, 1), same shape. What lies outside counts as the nearer end, NaN as 0.
+        u: float64 uniforms in [0, 1), same shape. Values outside count as the nearer end, NaN as 0.
 
     Returns:
         bool, same shape.

@@ -13,8 +13,8 @@ def budget(survival: torch.Tensor, total: int, num_drafts: torch.Tensor | None =
     """Return how many drafts of each request to verify, if the batch has room for `total`.
 
     A slot is a draft's position in one request. Its survival is the probability that its draft and all drafts before it
-    are accepted. Every slot costs the same to score, so the slots of largest survival are kept. Those of a request are
-    always a prefix of its drafts. Ties go to the earlier position, then to the request of lower index.
+    are accepted. Every slot costs the target the same, so the slots of largest survival are kept. The kept slots of a
+    request are always a prefix of its drafts. Ties go to the earlier position, then to the request of lower index.
 
     **The output stays exact only if the survival of a slot depends on nothing but what was known before its token was
     drawn**: the draft's row, earlier tokens, other requests. The row's largest probability, its entropy and the sum of
@@ -24,8 +24,8 @@ def budget(survival: torch.Tensor, total: int, num_drafts: torch.Tensor | None =
     ``survival = (-draft.stats[..., 2]).exp().cumprod(1)``
 
     Here ``draft`` is the Rows [B, G, V] that the drafts were sampled from. For a greedy row, stats[..., 2] is its token
-    id instead: use 1 as its factor. A calibrated estimate of acceptance, computed from the largest probability, is
-    better.
+    id instead: use 1 as its factor. A calibrated estimate of acceptance, computed from the largest probability,
+    gives a better choice.
 
     Args:
         survival: [B, G] float32, any strides. NaN and negative values count as 0. If survival rises along a request,

@@ -11,15 +11,15 @@ _build_tree = _call.op("build_tree")
 
 
 def build_tree(draft_tokens: torch.Tensor) -> Tree:
-    """K drafts per request as one prefix tree, so that the target scores every shared prefix once.
+    """Merge the K drafts of each request into a prefix tree, so that the target scores every shared prefix once.
 
-    Node 0 is the last committed token. The other nodes are numbered level by level, inside a level by the first draft
-    that passes through: parents come before children, siblings stand in draft order, padding is one tail, and the tree
-    of the first l levels is a prefix of the tree of all of them, so a drafter that works level by level never renumbers
-    what it has cached. ``draft_nodes`` keeps what merging loses: drafts A, B, A are tested in that order, and not as A,
-    A, B.
+    Node 0 is the last committed token. The other nodes are numbered level by level, and within a level in the order of
+    the first draft that passes through each. So parents come before children, siblings are in draft order, and all
+    padding comes last. The tree of the first l levels is a prefix of the whole tree, so a drafter that works level by
+    level never renumbers nodes that it has cached. ``draft_nodes`` keeps the order of drafts, which merging loses:
+    drafts A, B, A are tested in that order, not as A, A, B.
 
-    Shapes depend on K and L alone, never on how many prefixes are shared: nothing waits for the device.
+    Shapes depend on K and L alone, not on how many prefixes are shared, so nothing waits for the device.
 
     Args:
         draft_tokens: [B, K, L] int32 or int64, any strides. An id below 0 ends its draft. K is at most 1024.
@@ -28,7 +28,7 @@ def build_tree(draft_tokens: torch.Tensor) -> Tree:
         Tree of N = K * L + 1 nodes: ``parents`` [B, N] int32 (-1 for the root and for padding), ``tokens`` [B, N] int64
         (-1 there), ``multiplicity`` [B, N] int32, the number of drafts through a node (K at the root, 0 at padding),
         and ``draft_nodes`` [B, K, L] int32, the node that each draft passes through at each level, -1 past its end.
-        A tree of an engine's own needs none of this: ``verify_tree`` and ``tree_mask`` take its parents as they are.
+        Engines that have trees need not call this: ``verify_tree`` and ``tree_mask`` take their parents directly.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.

@@ -21,14 +21,14 @@ def count_tokens_(
     Afterwards the lists are those that ``history`` makes of the prompts and the longer outputs, so penalties and counts
     need no work on the host between steps. Only lists that are given in ``row`` change.
 
-    A list that has no room for all distinct tokens keeps those with the largest counts, the old ones and the new ones
-    together; of equal counts it keeps the lowest ids. So tokens of the prompt alone, with count 0, leave first.
+    If old and new distinct tokens do not all fit in a list, it keeps those with the largest counts, and at equal counts
+    those with the lowest ids. So tokens that are only in the prompt, with count 0, are dropped first.
 
     Args:
-        ids: [S, H] int32, the tokens of each list: strictly ascending, then -1. It is written to. Rows may be any
-            distance apart, but the entries of one are adjacent in memory, and no two overlap.
-        counts: [S, H] int32, how often each of ``ids`` is in the output; 0 for a token of the prompt alone. It is
-            written to, and must be laid out like ``ids``. Counts stay at 2^31 - 1 once they reach it.
+        ids: [S, H] int32, the tokens of each list: strictly ascending, then -1. It is written to. Rows may have
+            any stride but must not overlap, and the entries of a row must be adjacent in memory.
+        counts: [S, H] int32, how often each of ``ids`` is in the output; 0 for a token that is only in the prompt. It
+            is written to, and must be laid out like ``ids``. Counts stay at 2^31 - 1 once they reach it.
         tokens: [B, n] int32 or int64, any strides, the tokens that the step emitted: the result of ``verify_chain`` or
             ``verify_tree``. n is at most 1024. Ids outside [0, 2^24) change nothing.
         num_tokens: [B] int32 or int64, how many of each request's tokens count: ``num_accepted + 1``. None: those
@@ -37,14 +37,14 @@ def count_tokens_(
             may be given twice. None: list b is request b's.
 
     Returns:
-        status [B] int32, 0 or one of two bits. STATUS_HISTORY_FULL: the list had no room for every token, and some
-        left or were not taken in. STATUS_INVALID_ROW: nothing was counted, since the request's list is not as above, or
-        its index is out of range, or an earlier request has the same list.
+        status [B] int32, 0 or one of two bits. STATUS_HISTORY_FULL: the list had no room for every token, so some were
+        dropped or not added. STATUS_INVALID_ROW: nothing was counted, since the request's list is not as described, its
+        index is out of range, or an earlier request has the same list.
 
     Raises:
-        TypeError, ValueError: naming the argument, what was wanted and what came. For tensors on the CPU this includes
-        what sets STATUS_INVALID_ROW elsewhere, and a ``num_tokens`` outside [0, n], which is clamped elsewhere; no list
-        has changed then. Lists that share memory raise on every device.
+        TypeError, ValueError: naming the argument, what was wanted and what came. On the CPU, whatever sets
+        STATUS_INVALID_ROW on a GPU raises, and so does a ``num_tokens`` outside [0, n], which a GPU clamps. An error
+        leaves all lists unchanged. Lists that share memory raise on every device.
 
     Example:
         >>> ids, counts = specdec_kernels.history([[3]], [[0, 0, 2]], size=4)

@@ -29,7 +29,7 @@ def grow_tree(log_q: torch.Tensor, tokens: torch.Tensor, nodes: int) -> Tree:
     verify with ``method="target_only"``, or "greedy", without draft rows: the output has the target's distribution.
 
     A candidate is left out of its depth if its ``log_q`` is above 0, NaN or -inf, if its token is outside [0, 2^24), or
-    if a valid candidate ranked before it has the same token. The tree ends before a depth without candidates.
+    if a valid candidate ranked before it has the same token. The tree ends before the first depth without candidates.
 
     Args:
         log_q: [B, L, K] float32, any strides, the logarithm of the draft's probability of each candidate. The first
@@ -38,8 +38,8 @@ def grow_tree(log_q: torch.Tensor, tokens: torch.Tensor, nodes: int) -> Tree:
         nodes: N, the number of nodes including the root, in [1, 1024].
 
     Returns:
-        Tree: ``parents`` [B, N] int32 (-1 for the root and for padding) and ``tokens`` [B, N] int64 (-1 there). Padding
-        comes last, in a request with fewer than N nodes. ``multiplicity`` and ``draft_nodes`` are None.
+        Tree: ``parents`` [B, N] int32 (-1 for the root and for padding) and ``tokens`` [B, N] int64 (-1 there). A
+        request with fewer than N nodes has padding at its end. ``multiplicity`` and ``draft_nodes`` are None.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came. The values in ``log_q`` and

@@ -21,26 +21,26 @@ class KSeqRhoOutput(NamedTuple):
 def kseq_rho(p: Rows | torch.Tensor, q: Rows | torch.Tensor, k: int | torch.Tensor) -> KSeqRhoOutput:
     """Return the best rho of K-SEQ selection for each pair of rows: k i.i.d. drafts from q, verified against p.
 
-    K-SEQ accepts the first draft x with u * rho * q(x) < p(x), and otherwise draws from norm((p - rho q)+). With
-    beta(rho) = sum min(q, p / rho) the emitted token follows p if f(rho) = 1 - (1 - beta)^k - rho * beta <= 0, and the
-    smallest such rho in [1, k] accepts most often. It is found as tightly as float32 weights allow, and always on the
-    side where f <= 0. Rows are compared as distributions: each is divided by its sum.
+    K-SEQ accepts the first draft x with u * rho * q(x) < p(x), and otherwise draws from norm((p - rho q)+). Let
+    beta(rho) = sum min(q, p / rho). The emitted token follows p if f(rho) = 1 - (1 - beta)^k - rho * beta <= 0. The
+    smallest such rho in [1, k] accepts most often, and is returned as precisely as float32 weights allow, always on the
+    side where f <= 0. Each row is first divided by its sum.
 
     Args:
-        p: [N, V] target rows, ``Rows`` or a tensor: logits, with their stats [N, 4] or the parameters they are sampled
-            with, each a number or [N]; or probabilities (a negative one counts as 0, -inf too).
-        q: [N, Vq] draft rows of the same kind (a missing entry has no mass; a probability outside [0, 1 + 1e-3] counts
-            as 0). Sparse rows: ``ids`` [N, E] with entries [N, E]. Mapped ones: ``vocab_map``.
-        k: the number of drafts, >= 1: an int, or [N] int32 / int64. In a tensor on a GPU less than 1 counts as 1.
+        p: [N, V] target rows, ``Rows`` or a tensor. Logits: with their stats [N, 4], or with sampling parameters, each
+            a number or [N]. Probabilities: a negative one, also -inf, counts as 0.
+        q: [N, Vq] draft rows of the same kind. An id without an entry has no mass. A probability outside [0, 1 + 1e-3]
+            counts as 0. Sparse rows: ``ids`` [N, E] with entries [N, E]. Mapped rows: ``vocab_map``.
+        k: the number of drafts, >= 1: an int, or [N] int32 / int64. On a GPU, less than 1 in a tensor counts as 1.
 
     Returns:
-        KSeqRhoOutput, float64: rho [N] in [1, k]; beta [N], the chance that one draft is accepted; p_acc [N] =
-        1 - (1 - beta)^k, the chance that one of k is. A pair with an invalid row (NaN, inf, no mass) gives rho = k,
-        which is valid for every pair of distributions, and beta = p_acc = NaN.
+        KSeqRhoOutput, float64: rho [N] in [1, k]; beta [N], the probability that a draft is accepted; p_acc [N] =
+        1 - (1 - beta)^k, the probability that one of k drafts is. A pair with an invalid row (NaN, inf, no mass)
+        gives rho = k, which is valid for every pair of distributions, and beta = p_acc = NaN.
 
     Raises:
-        TypeError, ValueError: naming the argument, what was wanted and what came. In a tensor a k below 1 raises on
-        the CPU.
+        TypeError, ValueError: naming the argument, what was wanted and what came. On the CPU, less than 1 in
+        a tensor k raises.
 
     Example:
         >>> p, q = torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.5, 0.3]])

@@ -14,18 +14,18 @@ def residual(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the distribution of the replacement for a rejected token, norm((p - q)+), and its mass before norm().
 
-    For engines that compose their own step; ``verify_chain`` never writes this row.
+    It is for engines that compose their own step. ``verify_chain`` draws from this row without writing it.
 
     Args:
-        p: [N, V] target probabilities, float32, bfloat16 or float16. A negative entry counts as 0, -inf too.
+        p: [N, V] target probabilities, float32, bfloat16 or float16. A negative entry, also -inf, counts as 0.
         q: [N, Vq] draft probabilities (a missing entry is 0; one outside [0, 1 + 1e-3] counts as 0), or [N] int32 /
             int64 ids of one-hot drafts (id -1 removes nothing).
         num_rows: as in ``row_stats``.
 
     Returns:
         probs [N, V] float32, and mass [N] float64 = sum (p - q)+ = 1 - sum min(p, q), the rejection probability.
-        Where the mass is 0, probs is p normalised. A row of p that holds NaN or +inf has mass NaN, and it, like a row
-        without any mass, gives a one-hot row at its largest finite entry. Where a row is absent both are 0.
+        If the mass is 0, probs is p normalised. For a row of p that holds NaN or +inf, mass is NaN and probs is one-hot
+        at the row's largest finite entry. A row of p without mass gives one-hot probs too. An absent row gives 0.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.

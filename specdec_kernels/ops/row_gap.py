@@ -13,18 +13,18 @@ _row_gap = _call.op("row_gap")
 def row_gap(p: Rows | torch.Tensor, q: Rows | torch.Tensor) -> torch.Tensor:
     """Return the distance of each draft row from its target row, for adaptive draft lengths, monitors and cascades.
 
-    A CPU reads each row of logits once, a GPU three times; once more where its stats are made here.
+    The CPU reads each row of logits once, a GPU three times, and both once more if stats are not given.
 
     Args:
-        p: [N, V] target rows, ``Rows`` or a tensor: logits, with their stats [N, 4] or the parameters they are sampled
-            with, each a number or [N]; or probabilities (a negative one counts as 0, -inf too).
-        q: [N, Vq] draft rows of the same kind (a missing entry has no mass; a probability outside [0, 1 + 1e-3] counts
-            as 0). Sparse rows: ``ids`` [N, E] with entries [N, E]. Mapped ones: ``vocab_map``.
+        p: [N, V] target rows, ``Rows`` or a tensor. Logits: with their stats [N, 4], or with sampling parameters, each
+            a number or [N]. Probabilities: a negative one, also -inf, counts as 0.
+        q: [N, Vq] draft rows of the same kind. An id without an entry has no mass. A probability outside [0, 1 + 1e-3]
+            counts as 0. Sparse rows: ``ids`` [N, E] with entries [N, E]. Mapped rows: ``vocab_map``.
 
     Returns:
-        [N, 6] float32: TV = sum (p - q)+, the overlap sum min(p, q) (the chance that a draft is accepted), the
-        entropies H(p) and H(q) in nats, max p and max q; all of the distributions as they are sampled from.
-        Values that depend on an invalid row (NaN, inf, no mass) are NaN.
+        [N, 6] float32: TV = sum (p - q)+, the overlap sum min(p, q) (the probability that a draft is accepted), the
+        entropies H(p) and H(q) in nats, max p and max q. For logits, p and q are the distributions after temperature
+        and filters. Values that depend on an invalid row (NaN, inf, no mass) are NaN.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.

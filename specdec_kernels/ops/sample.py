@@ -30,44 +30,45 @@ def sample(
     num_rows: torch.Tensor | None = None,
     race: bool = False,
 ) -> SampleOutput:
-    """Draw k tokens from each row: the draft side.
+    """Draw k tokens from each row, as a draft model does.
 
-    The row is read once. ``rows`` comes back with its stats: hand it to verification, which then does not read the row
-    again. Each draw is an inverse CDF: the first id with mass whose running sum exceeds u * total.
+    Each row is read once. The output's ``rows`` hold the stats: give them to verification, which then need not read a
+    draft row to find its normaliser. A draw inverts the CDF: it takes the first id with mass whose running sum exceeds
+    u * total.
 
-    A race reads the row a second time. It gives each id Gumbel noise, which depends on the seed, the absolute position
-    and the id only, and returns the k ids with the largest ln q + noise, the largest first. ``verify_chain`` and
-    ``verify_tree`` with method "race" run the same
-    race on the target's row, and accept a draft that wins it.
+    A race reads each row a second time. It gives each id Gumbel noise, which depends only on the seed, the absolute
+    position and the id, and returns the k ids with the largest ln q + noise, the largest first. ``verify_chain`` and
+    ``verify_tree`` with method "race" run the same race on the target's row, and accept a draft that wins it.
 
     Args:
-        rows: [N, V], ``Rows`` of logits with the parameters they are sampled with, each a number or [N], or with their
-            stats [N, 4]; a tensor is the rows as they are. Temperature 0, or a subnormal one, gives the argmax.
-            Penalties: [N] or numbers, lists [S, H] with ``penalties.row`` [N], ``penalties.drafted`` [N, n]. Bias:
-            lists [S, I] with ``bias.row`` [N]. Masks: [S, W] with ``allowed.row`` [N]. Sparse draft rows: ``ids``
-            [N, E] with logits [N, E]. Mapped ones: ``vocab_map``. Tokens are then target ids.
-        k: draws per row, 0 to 2^33; RuntimeError where the results have no room in memory.
-        replacement: True draws i.i.d.; False draws each token from what is left, renormalised, however little that
-            weighs, and gives -1 (ln q = -inf) once nothing is left.
-        seed, offset: [N] int64, or [1], one for all. Draw i takes slot ``slot + i`` of the draft domain. With
-            ``race``, ``offset`` is the absolute position of the drafted token: draft i of a step (0, 1, ...) takes
-            verification's ``offset`` plus i. Or ``seed`` [N] alone is a noise key for each row: key K gives the noise
-            of seed K at position 0. Neither is needed if the rows' temperature is the number 0.
-        slot: an int in [0, 2^33), or [N] int32 / int64, of which the low 33 bits are used, here and in ``slot + i``. A
+        rows: [N, V], ``Rows`` of logits with sampling parameters, each a number or [N], or with their stats [N, 4]; or
+            a tensor: the rows as they are. A temperature of 0, or a subnormal one, gives the argmax. Penalties: [N] or
+            numbers, lists [S, H] with ``penalties.row`` [N], ``penalties.drafted`` [N, n]. Bias: lists [S, I] with
+            ``bias.row`` [N]. Masks: [S, W] with ``allowed.row`` [N]. Sparse draft rows: ``ids`` [N, E] with logits
+            [N, E]. Mapped draft rows: ``vocab_map``. The tokens of sparse and mapped rows are target ids.
+        k: draws per row, 0 to 2^33. RuntimeError if the results do not fit in memory.
+        replacement: True draws i.i.d. False draws each token from the ids not drawn yet, renormalised, however small
+            their mass. Once no id with mass is left it gives -1, with logprob -inf.
+        seed, offset: [N] int64, or [1] for all rows. Draw i uses slot ``slot + i`` of the draft domain (see
+            ``uniforms``). With ``race``, ``offset`` is the absolute position of the drafted token: draft i of a step
+            (0, 1, ...) has verification's ``offset`` plus i. Without ``offset``, ``seed`` [N] holds a noise key for
+            each row: key K gives the noise of seed K at position 0. Neither is needed if the rows' temperature is the
+            number 0.
+        slot: an int in [0, 2^33), or [N] int32 / int64. Only the low 33 bits of ``slot`` and ``slot + i`` are used. A
             drafter that draws position j of a step passes j * k. Must be 0 with ``race``.
-        uniforms: [N, k] float64 in [0, 1), in place of seed and offset. What lies outside counts as the nearer end, NaN
+        uniforms: [N, k] float64 in [0, 1), in place of seed and offset. Values outside count as the nearer end, NaN
             as 0. Not with ``race``.
         num_rows: as in ``row_stats``.
-        race: take the first k of a race. They are distinct, whatever ``replacement`` is; where fewer have mass, -1
-            follows (ln q = -inf). Equal keys: the lowest id is first.
+        race: True draws by a race, as described above. The k tokens are distinct, whatever ``replacement`` is. If fewer
+            ids have mass, -1 follows, with logprob -inf. Ties go to the lowest id.
 
     Returns:
-        SampleOutput: tokens [N, k] int64; logprobs [N, k] float32, ln q before any token was taken out; rows, the
-        logits with their stats [N, 4] float32 in place of sampling parameters. A row with NaN, +inf or no finite entry
-        gives its largest finite entry with logprob NaN. A row that is absent has tokens -1, logprobs 0 and four zeros.
-        Sparse and mapped rows: the running sum goes through the entries in their order, and ln q is that of the sum
-        over all entries of the token. Without replacement all of these are taken out. A row without a finite entry
-        gives token 0.
+        SampleOutput: tokens [N, k] int64; logprobs [N, k] float32, ln q of each token in the whole row, also without
+        replacement; rows, the logits with their stats [N, 4] float32 in place of sampling parameters. A row with NaN,
+        +inf or no finite entry gives its largest finite entry with logprob NaN, or token 0 if no entry is finite. An
+        absent row has tokens -1, logprobs 0 and four zeros as stats.
+        For sparse and mapped rows, the running sum takes the entries in their order, and q of a token is the sum over
+        all its entries. Without replacement a draw removes all of them.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.

@@ -64,7 +64,7 @@ def stack_rows(rows: Sequence[Rows]) -> Rows:
 
 
 def _check_ids(op, name, x, first):
-    """Check the ids of entries: of one kind in all rows, and with one map."""
+    """Check that the rows agree with the first one in having ids, and have the same map."""
     if (x.ids is None) != (first.ids is None):
         came = "no ids" if x.ids is None else "ids"
         raise ValueError(f"{op}: rows must all have ids, or none of them, got {came} in {name}")

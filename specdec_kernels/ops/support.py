@@ -21,7 +21,7 @@ class SupportOutput(NamedTuple):
 def support(rows: Rows | torch.Tensor, max_kept: int, *, num_rows: torch.Tensor | None = None) -> SupportOutput:
     """Return the ids that each row keeps after temperature and filters, over which a trainer renormalises.
 
-    The cutoff in a row's stats decides which ids it keeps, so one pass over the row does, without a sort. ``bits``
+    The cutoff in a row's stats decides which ids it keeps, so the op reads the row once and does not sort it. ``bits``
     always holds the whole set. ``ids`` lists it, and is complete if ``counts <= max_kept``.
 
     Args:
@@ -35,10 +35,10 @@ def support(rows: Rows | torch.Tensor, max_kept: int, *, num_rows: torch.Tensor 
             absent and not read. Below 0 it counts as 0, above M as M. None: all are present.
 
     Returns:
-        SupportOutput: ids [M, max_kept] int32, ascending, then -1; where more are kept, the lowest max_kept of them.
+        SupportOutput: ids [M, max_kept] int32, ascending, then -1; if more are kept, the lowest max_kept of them.
         counts [M] int32, how many are kept, which may exceed max_kept. bits [M, ceil(V / 32)] int32: id v is kept
-        where bit v % 32 of word v // 32 is set. All logits equal to the cutoff are kept. A greedy row keeps its argmax
-        only; an invalid row, and an absent one, keep nothing.
+        if bit v % 32 of word v // 32 is set. All logits equal to the cutoff are kept. A greedy row keeps its argmax
+        only. Invalid and absent rows keep nothing.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.

@@ -24,23 +24,23 @@ def top_logprobs(
 ) -> TopLogprobsOutput:
     """Return the k most likely ids of each row with their logprobs, and the logprob and rank of given ids.
 
-    Rows without parameters have the model's own distribution (vLLM's ``raw_logprobs``); with a request's temperature
-    and filters, or stats made with them, the one it samples from (``processed_logprobs``). Either way a row's order is
-    that of its logits, so the ids are the same, and those below a cutoff follow with -inf. Logits in place of logprobs
-    are a gather: ``logits.gather(1, ids)`` (``raw_logits``), and times the stats' scale, -inf where the logprob is
-    (``processed_logits``).
+    Rows without parameters have the model's own distribution, as vLLM's ``raw_logprobs``. Rows with a request's
+    temperature and filters, or with stats made with them, have the distribution that it samples from, as vLLM's
+    ``processed_logprobs``. In both cases ids are ordered by their logits, so they are the same; ids below a cutoff have
+    logprob -inf. To get logits instead, gather them: ``logits.gather(1, ids)`` is vLLM's ``raw_logits``.
+    Multiplied by the stats' scale, and set to -inf where the logprob is -inf, these are vLLM's ``processed_logits``.
 
-    A row is read once. Where k is small beside V, a GPU reads again the chunks of 1024 logits that hold the best, at
-    most k as a rule; where it is not, the row a few times more for every 4096 ids. Nothing sorts the vocabulary unless
-    k asks for it.
+    A row is read once. If k is small compared with V, a GPU then reads the chunks of 1024 logits that hold the best ids
+    again, usually at most k chunks. For larger k it reads the row a few more times for every 4096 ids. Only the k best
+    ids are sorted.
 
     Args:
-        rows: [N, V], ``Rows`` of logits with their stats [N, 4], or with sampling parameters, each a number or [N], of
-            which stats are made here; a tensor is the rows as they are. Penalties: [N] or numbers, lists [S, H] with
-            ``penalties.row`` [N], ``penalties.drafted`` [N, n]. Bias: lists [S, I] with ``bias.row`` [N]. Masks: [S, W]
-            with ``allowed.row`` [N].
-        k: from 0 to V.
-        tokens: [N, m] int32 or int64; None asks for none, m = 0.
+        rows: [N, V], ``Rows`` of logits with their stats [N, 4], or with sampling parameters, each a number or [N] (the
+            stats are then computed first); or a tensor: the rows as they are. Penalties: [N] or numbers, lists [S, H]
+            with ``penalties.row`` [N], ``penalties.drafted`` [N, n]. Bias: lists [S, I] with ``bias.row`` [N]. Masks:
+            [S, W] with ``allowed.row`` [N].
+        k: the number of most likely ids, from 0 to V.
+        tokens: [N, m] int32 or int64, the given ids. None: m = 0.
         num_rows: [1] int32 or int64 on the device, for padded buffers: rows from this index on are absent and not
             read. Below 0 it counts as 0, above N as N. None: all rows are present.
 
@@ -48,9 +48,9 @@ def top_logprobs(
         TopLogprobsOutput: ids [N, k] int64, the most likely first, the lowest id first among equal logits (-0 and +0
         are equal); logprobs [N, k] float32; token_logprobs [N, m] float32 and token_ranks [N, m] int64, the number of
         ids whose logit is at least the token's, itself included: 1 is the best. A greedy row has logprob 0 at its
-        argmax and -inf elsewhere. A token outside [0, V) has logprob -inf and rank 0. An invalid row (NaN, +inf,
-        nothing finite) has NaN for every logprob; its ids and ranks are those of its logits, with +inf first and NaN
-        last, of rank 0. An absent row has ids -1 and zeros.
+        argmax and -inf elsewhere. A token outside [0, V) has logprob -inf and rank 0. An invalid row (NaN, +inf, no
+        finite entry) has logprobs NaN. Its ids are still ordered by logit, +inf first and NaN last, and a token with
+        logit NaN has rank 0. An absent row has ids -1, and 0 everywhere else.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.

@@ -10,7 +10,7 @@ from specdec_kernels.ops._fake import fake
 from specdec_kernels.registry import MASK_FORMATS
 
 _tree_mask = _call.op("tree_mask")
-MAX_LENGTH = (1 << 62) - 1  # of a prefix, so that the position of a node behind it is an int64 too
+MAX_LENGTH = (1 << 62) - 1  # of a prefix, so that the positions of the nodes after it are int64 too
 
 _DTYPES = {code: getattr(torch, name) for name, code in MASK_FORMATS.items()}
 _BITS = {torch.uint8: 8, torch.uint32: 32, torch.uint64: 64}
@@ -33,33 +33,35 @@ def tree_mask(
     tree_start: int | torch.Tensor | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> TreeMask:
-    """The attention mask of a tree of tokens: each node sees itself, its ancestors and the prefix.
+    """Return the attention mask of a tree of tokens: each node attends to itself, its ancestors and the prefix.
 
-    M[i, j] = 1 iff j is i or an ancestor of i. A padding node (parent -1 at i > 0) sees itself only, so that no row of
-    a softmax is empty; a node that hangs on padding sees no prefix either.
+    For nodes i and j, M[i, j] = 1 iff j is i or an ancestor of i. A padding node (parent -1 at i > 0) attends to itself
+    only, so no row of the softmax is empty. The descendants of a padding node do not attend to the prefix either.
 
     Args:
-        parents: [B, N] int32 or int64, any strides, parents[i] < i, -1 for the root and for padding: ``build_tree``'s,
-            or an engine's own list. [N]: one tree for all, of as many requests as prefix_len or tree_start has.
+        parents: [B, N] int32 or int64, any strides, parents[i] < i, -1 for the root and for padding, as from
+            ``build_tree`` or an engine. [N]: one tree for all requests; prefix_len or tree_start then give
+            their number.
         prefix_len: committed tokens before the root, a number or [B] int32 or int64. The root is at position
             prefix_len.
         format: "bool" [B, N, keys]; "additive" [B, N, keys] of ``dtype``, 0 or -inf; "uint32" and "uint64" [B, N,
             ceil(keys / w)], key j in bit j % w of word j // w; "uint8" [B, ceil(N * keys / 8)], the rows of a request
             without gaps, lowest bit first, as FlashInfer's packed custom mask. Bits past the last key are 0.
-        num_keys: None, and the keys are the N nodes; or how many key columns the mask has: key j < prefix_len[b] is the
-            prefix, key tree_start[b] + j is node j, all others are seen by no one; nodes past num_keys have no column.
-        tree_start: where the tree's keys begin, a number or [B]; None: right behind the prefix. A cache padded to one
-            length passes that length here and the lengths of its requests as prefix_len.
+        num_keys: the number of key columns. None: the keys are the N nodes, without the prefix. Otherwise key j <
+            prefix_len[b] is in the prefix, and key tree_start[b] + j is node j. No node attends to any other key, and a
+            node whose key is num_keys or more has no column.
+        tree_start: the key of node 0, a number or [B]. None: right after the prefix. For a cache padded to one length,
+            pass that length here and the lengths of the requests as prefix_len.
         dtype: of "additive": float32, float64, bfloat16 or float16.
 
     Returns:
-        TreeMask. For ``scaled_dot_product_attention`` pass ``mask[:, None]`` of "bool" or of "additive" in the queries'
-        dtype, for FlexAttention see ``tree_mask_mod``. A second -1 is padding.
+        TreeMask. For ``scaled_dot_product_attention`` pass ``mask[:, None]`` of format "bool", or of "additive" in the
+        queries' dtype. For FlexAttention see ``tree_mask_mod``.
 
     Raises:
-        TypeError, ValueError: naming the argument, what was wanted and what came. An impossible parent or a negative
-        length raises on CPU tensors; elsewhere values cannot be looked at without waiting: the node counts as padding,
-        the length as 0, and ``status`` says so.
+        TypeError, ValueError: naming the argument, what was wanted and what came. An invalid parent or length raises on
+        CPU tensors. On a GPU, where a check would wait for the device, such a node counts as padding, such a length as
+        0, and ``status`` has a bit set.
 
     Example:
         >>> tree_mask(torch.tensor([[-1, 0, 0, 1]]), 7, "uint32").mask.tolist()
@@ -83,7 +85,7 @@ def tree_mask(
 
 
 def per_request(op: str, parents: torch.Tensor, prefix_len: object, tree_start: object):
-    """parents as [B, N], and the two lengths as tensors [B] or [1], or None: 0, and right behind the prefix."""
+    """Return parents as [B, N] and the two lengths as tensors [B] or [1]. tree_start may be None, and stays None."""
     _check.tensor(op, "parents", parents)
     if parents.dim() == 1:
         sizes = [len(x) for x in (prefix_len, tree_start) if isinstance(x, torch.Tensor) and x.dim() == 1]

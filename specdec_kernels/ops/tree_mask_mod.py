@@ -12,20 +12,20 @@ from specdec_kernels.ops.tree_mask import MAX_LENGTH, per_request, tree_mask
 def tree_mask_mod(
     parents: torch.Tensor, prefix_len: int | torch.Tensor = 0, *, tree_start: int | torch.Tensor | None = None
 ) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
-    """The mask of ``tree_mask`` as a ``mask_mod`` for torch's FlexAttention: no mask of size N x keys is ever stored.
+    """Return the mask of ``tree_mask`` as a ``mask_mod`` for torch's FlexAttention, which stores no N x keys mask.
 
-    The ancestors are packed once, one bit for each pair of nodes; the function looks its bit up. Query i is node i,
-    keys are laid out as in ``tree_mask`` with num_keys: the prefix, then the tree.
+    The ancestors are packed once, in one bit for each pair of nodes. The returned function looks a bit up. Query i is
+    node i. Keys have the order of ``tree_mask`` with num_keys: the prefix, then the tree.
 
     Args:
-        parents, prefix_len, tree_start: as ``tree_mask``.
+        parents, prefix_len, tree_start: as in ``tree_mask``.
 
     Returns:
         ``mask_mod(b, h, q_idx, kv_idx)``, for ``create_block_mask(mask_mod, B, None, N, keys)`` and for
         ``flex_attention`` under torch.compile.
 
     Raises:
-        TypeError, ValueError: as ``tree_mask``.
+        TypeError, ValueError: as in ``tree_mask``.
 
     Example:
         >>> from torch.nn.attention.flex_attention import create_mask
@@ -57,6 +57,8 @@ def tree_mask_mod(
 
 
 def _lengths(x: torch.Tensor) -> torch.Tensor:
-    """int64, since torch compares an int32 tensor with 2^62 in int32; 0 for what is no length, as in ``tree_mask``."""
+    """Return lengths as int64, with 0 for invalid ones, as in ``tree_mask``.
+
+    They are converted first, since torch would compare an int32 tensor with 2^62 in int32."""
     x = x.to(torch.int64)
     return x.where((x >= 0) & (x <= MAX_LENGTH), 0)

@@ -11,19 +11,19 @@ _uniforms = _call.op("uniforms")
 
 
 def uniforms(seed: torch.Tensor, offset: torch.Tensor, n: int, domain: int = DOMAIN_ACCEPT) -> torch.Tensor:
-    """The random numbers that the ops draw from ``(seed, offset)``, made visible.
+    """Return the random numbers that the ops draw for a seed and an offset.
 
-    Philox4x32-10, stateless: key = the request's seed, counter = (block, offset low, offset high, domain). Slot i is
-    word pair ``i & 1`` of block ``i >> 1``. A number depends on (seed, offset, domain, slot) alone, so neither batch
-    mates nor padding can change a request's tokens. ``offset`` is the number of tokens in the sequence when the step
-    starts: it grows with every step, so no two steps share a number, except in domain 3, which goes by positions.
+    They come from Philox4x32-10, without state: key = the request's seed, counter = (block, offset low, offset high,
+    domain). Slot i is word pair ``i & 1`` of block ``i >> 1``. A number depends only on (seed, offset, domain, slot),
+    so neither other requests nor padding can change a request's tokens. ``offset`` is the number of tokens in the
+    sequence when the step starts. It grows with every step, so no two steps share a number, except in domain 3, where
+    ``offset`` is the absolute position of a token.
 
     Args:
         seed: [B] int64.
         offset: [B] int64.
-        n: slots per request, 0 to 2^33; RuntimeError where the result has no room in memory.
-        domain: 0 accept tests, 1 final draw, 2 draft sampling, 3 noise of a race
-            (slot: the token id).
+        n: slots per request, 0 to 2^33; RuntimeError if the result does not fit in memory.
+        domain: 0 accept tests, 1 final draw, 2 draft sampling, 3 noise of a race, where the slot is the token id.
 
     Returns:
         [B, n] float64 in [0, 1), multiples of 2^-53.

@@ -40,78 +40,82 @@ def verify_chain(
 ) -> VerifyChainOutput:
     """Verify one drafted path per request; by default the output is distributed exactly as the target's own samples.
 
-    Drafted tokens are tested in order, d accepted with probability min(1, p(d) / q(d)); the first rejection is replaced
-    by a draw from norm((p - q)+) and ends the step; if all are accepted one more token is drawn from p. Emitted:
-    ``num_accepted + 1`` tokens. Rows after the stop are not read, and neither distribution is written to memory.
+    Drafted tokens are tested in order: token d is accepted with probability min(1, p(d) / q(d)). The first rejected
+    token is replaced by a draw from norm((p - q)+), and the step ends there. If all are accepted, one more token is
+    drawn from p. So ``num_accepted + 1`` tokens are emitted. Rows after the first rejection are not read, and neither
+    distribution is written to memory.
 
-    Block verification has the same output distribution and accepts at least as many tokens in expectation: the whole
-    draft is weighed, and a longer prefix may make good for a token that alone would have been rejected. It reads the
-    target's rows up to the first draft that p forbids.
+    Block verification has the same output distribution and accepts at least as many tokens in expectation. It tests the
+    draft as a whole, so later tokens may compensate for one that would be rejected by itself. It reads the target's
+    rows up to the first drafted token with p = 0.
 
-    The race draws each token from p by noise that depends on the seed, the absolute position and the token id only, and
-    accepts a draft that is this token. So the output is the same, token by token, whatever was drafted, and without
-    drafts. ``sample(race=True)`` guesses the tokens by the same noise. The draft's rows are ignored.
+    The race draws each token from p with noise that depends only on the seed, the absolute position and the token id. A
+    draft is accepted if it is this token. So the output is the same for all drafts, and without drafts.
+    ``sample(race=True)`` drafts with the same noise, so that many drafts are accepted. The draft's rows are ignored.
 
     Args:
         target: ``Rows``, or a tensor: the rows as they are. Dense [B, G+1, V]: row i is the distribution after i
-            drafted tokens. Ragged [R, V] with R = sum(g_b) + B, request b's rows from ``cu_draft[b] + b``. Parameters
-            are numbers or [B], stats [B, G+1, 4] (ragged [R, 4]). ``row`` [B, G+1] (ragged [R]): the number of each
-            position's row in logits [N, V], or kept by slot, [S, K, V] of any strides, where row n is [n // K, n % K];
-            stats are then [N, 4] or [S, K, 4]. Positions may share a row. A number outside [0, N) is as a row of NaN.
-            Penalties: [B] or numbers, lists [S, H] with ``penalties.row`` [B]. Row i is seen after the i drafts before
-            it, whatever row that is. Bias: lists [S, I] or [B, G+1, I]; ``bias.row`` [B] or [B, G+1] (ragged [R]).
-            Masks: [S, W] or [B, G+1, W]; ``allowed.row`` has the shapes of ``bias.row``.
+            drafted tokens. Ragged [R, V] with R = sum(g_b) + B, where g_b is the length of request b's draft: its rows
+            begin at ``cu_draft[b] + b``. Parameters are numbers or [B], stats [B, G+1, 4] (ragged [R, 4]). ``row``
+            [B, G+1] (ragged [R]): the index of each position's row in logits [N, V], or in logits by slot, [S, K, V] of
+            any strides, where row n is [n // K, n % K]. Stats are then [N, 4] or [S, K, 4]. Positions may share a row.
+            An index outside [0, N) counts as a row of NaN. Penalties: [B] or numbers, lists [S, H] with
+            ``penalties.row`` [B]. The row of position i gets the penalties after the i drafts before it. Bias: lists
+            [S, I] or [B, G+1, I]; ``bias.row`` [B] or [B, G+1] (ragged [R]). Masks: [S, W] or [B, G+1, W];
+            ``allowed.row`` has the shapes of ``bias.row``.
         draft_tokens: [B, G], ragged [D]; int32 or int64. A request's draft ends at its first id that is below 0 or in
-            neither vocabulary: pad short drafts with -1. With ``ids`` or ``vocab_map`` only an id below 0, or of 2^24
-            or more, ends it: another one that is not listed has q = 0.
-        draft: ``Rows`` or a tensor, [B, G, Vq] (ragged [D, Vq]): what the tokens were drawn from, with the parameters
-            they were drawn with; or None for one-hot drafts (n-gram, prompt lookup). Hand over ``sample``'s ``.rows``,
-            of several steps through ``stack_rows``. Vq may differ from V: ids outside the other side have probability 0
-            there. One more row per request ([B, G+1, Vq], ragged [R, Vq]) is allowed: of a rule's bonus token; the
-            exact rule does not read it. ``row`` [B, G] or [B, G+1] (ragged [D] or [R]) as the target's; -1 is a one-hot
-            draft, and another number outside [0, N) has no q, which status says where q is needed. A greedy request
-            needs no q by the exact rule, nor by another one that asks the target alone: there a draft is accepted if it
-            is the argmax. Sparse rows: ``ids`` of the shape of the logits, [B, G, E] or [B, G+1, E] (ragged [D, E] or
-            [R, E]; with ``row`` [Nq, E] or [Sq, Kq, E]). Mapped rows: ``vocab_map``. Every rule uses q(v), the sum over
-            all entries of target id v.
-        cu_draft, max_draft: [B+1] int32 or int64, ascending from 0 to D, makes the call ragged; max_draft is then the
-            output's G.
-        bonus_tokens: [B] or [B, 1] int32 or int64, sampled by the engine; the target then comes without its bonus row
-            (G or D rows). With method "race" draw it by ``sample(race=True)`` on the bonus row, at ``offset`` plus the
+            neither vocabulary: pad short drafts with -1. With ``ids`` or ``vocab_map`` it ends only at an id below 0 or
+            of 2^24 or more; any other id that is not listed has q = 0.
+        draft: ``Rows`` or a tensor, [B, G, Vq] (ragged [D, Vq]): the rows that the tokens were drawn from, with the
+            parameters they were drawn with. None: one-hot drafts (n-gram, prompt lookup). Pass ``sample``'s ``.rows``;
+            join those of several steps by ``stack_rows``. Vq may differ from V: an id that a side does not have has
+            probability 0 there. One more row per request is allowed, [B, G+1, Vq] (ragged [R, Vq]), for a rule's bonus
+            token; the exact rule does not read it. ``row`` [B, G] or [B, G+1] (ragged [D] or [R]): as the target's.
+            Index -1 is a one-hot draft. Any other index outside [0, N) has no q; a test that needs q then rejects. A
+            greedy request needs no q under the exact rule, nor under rules that test against the target alone. Sparse
+            rows: ``ids`` of the shape of the logits, [B, G, E] or [B, G+1, E] (ragged [D, E] or [R, E]; with ``row``
+            [Nq, E] or [Sq, Kq, E]). Mapped rows: ``vocab_map``. Every rule uses q(v), the sum over all entries of
+            target id v.
+        cu_draft, max_draft: give both for a ragged call. cu_draft, [B+1] int32 or int64, ascends from 0 to D: request
+            b's drafts are ``draft_tokens[cu_draft[b]:cu_draft[b+1]]``. max_draft is the G of the output.
+        bonus_tokens: [B] or [B, 1] int32 or int64, sampled by the engine. The target then has no bonus rows (G or D
+            rows). With method "race" draw them by ``sample(race=True)`` on the bonus rows, at ``offset`` plus the
             request's number of drafts; otherwise the text depends on the drafts.
         method: "token", "block" or "race".
-        rule: "exact", or a lossy one by name: ``specdec_kernels.rules.TABLE`` states the distribution or the guarantee
-            of each. Or [B] int32 or int64, ``specdec_kernels.RULES[name]`` of each request. Method "race" takes
-            "exact" only. Rules that define no distribution take method "token" only. In a tensor on a GPU rules are
+        rule: "exact", or a lossy rule by name: ``specdec_kernels.rules.TABLE`` states the distribution or the guarantee
+            of each. Or [B] int32 or int64, ``specdec_kernels.RULES[name]`` for each request. Method "race" takes
+            "exact" only. Rules that define no distribution take method "token" only. Rules in a tensor on a GPU are
             not checked: "block" verifies such requests token by token, and "race" takes every rule as "exact". If a
-            rule defines a distribution pi, everything above holds with pi in the place of p; the bonus token is drawn
-            from pi if the draft scored its position too, else from p.
-        alpha: the rule's parameter: a number, a pair, or float32 [B] or [B, 2]; None for its default. Out of range in a
-            tensor on a GPU: the nearest value inside. Rule "synthetic" also takes a rate for each position, given that
-            the drafts before were accepted: a tuple of G, or float32 [B, G] (where ``rule`` is a tensor [B, G, 1] or
-            [B, G, 2], of which the other rules read the first position's).
-        seed, offset: [B] int64; see ``uniforms``. Not needed by the exact rule where the target's temperature is the
+            rule defines a distribution pi, everything above holds with pi in the place of p. The bonus token is drawn
+            from pi if the draft has a row for its position, else from p.
+        alpha: the rule's parameter: a number, a pair, or float32 [B] or [B, 2]; None for its default. On a GPU,
+            out-of-range values in a tensor are clamped. Rule "synthetic" also takes a rate for each position, the
+            probability of acceptance if the drafts before are accepted: a tuple of G rates, or float32 [B, G]. If
+            ``rule`` is a tensor, rates are [B, G, 1] or [B, G, 2], and other rules read those of the first position.
+        seed, offset: [B] int64; see ``uniforms``. Not needed by the exact rule if the target's temperature is the
             number 0. Method "race": ``offset`` is the absolute position of the first emitted token, so row i has the
             noise of position ``offset + i``. Without ``offset``, seed [B, G+1] (ragged [R]) holds a noise key for each
-            position, also that of a given bonus token: key K is seed K at position 0.
-        uniforms: [B, G+1] float64 in [0, 1), in place of seed and offset: accept tests, then the final draw. What lies
-            outside counts as the nearer end, NaN as 0. Not for method "race".
-        num_requests: [1] int32 or int64 on the device, for padded buffers: requests from this index on are absent.
-            Nothing of them is read, nor any row after those of the last request present. In a ragged batch D may
-            exceed the last entry of ``cu_draft``. Below 0 it counts as 0, above B as B. None: all are present.
+            position, also for that of a given bonus token: key K gives the noise of seed K at position 0.
+        uniforms: [B, G+1] float64 in [0, 1), in place of seed and offset: accept tests, then the final draw. Values
+            outside count as the nearer end, NaN as 0. Not for method "race".
+        num_requests: [1] int32 or int64 on the device, for padded buffers: requests from this index on are absent, and
+            none of their entries is read, nor any row after those of the last request that is present. In a ragged
+            batch D may exceed the last entry of ``cu_draft``. Below 0 it counts as 0, above B as B. None: all are
+            present.
         out: contiguous tensors of the result's shapes and dtypes (tokens int32 or int64): the result is written to them
             and they are returned. None of them may share memory with another argument.
-        require_exact: raise unless the rule, at its parameters, leaves the output distributed as the target whatever
-            the draft is (``specdec_kernels.rules.TABLE[name].keeps_target_at``). Rules in tensors must be on the CPU.
+        require_exact: raise unless the rule, at its parameters, gives the output the target's distribution for any
+            draft (``specdec_kernels.rules.TABLE[name].keeps_target_at``). Rules in tensors must be on the CPU.
 
     Returns:
         VerifyChainOutput ``(tokens, num_accepted, logprobs, status)``. The logprob of a caller's bonus token, and of a
-        token from an invalid row, is NaN. Status 1: a needed row held NaN, +inf or no finite value (the token is the
-        row's largest finite entry); 2: empty residual, drawn from p; 4: q of a draft that was needed was not in
-        (0, 1 + 1e-3], or its row number names no row, draft rejected; 8: the caller's bonus token was no id below V: it
-        is emitted as given, a negative one as 0. But for such a token every emitted one lies in [0, V), and bad data in
-        one request changes no other. Under status 0 no logprob is NaN; -inf is that of a token which a rule emits
-        though the target forbids it. A request that is absent has tokens -1, and 0 everywhere else.
+        token from an invalid target row, is NaN. Bits of ``status``: 1: a needed row held NaN, +inf or no finite value;
+        if it is the target's, the token is its largest finite entry. 2: the residual was empty, and the token was drawn
+        from p. 4: a q that was needed was not in (0, 1 + 1e-3], or its row index was invalid; the draft was rejected.
+        8: the caller's bonus token was not an id below V; it is emitted as given, or as 0 if negative. Every emitted
+        token other than such a bonus token is in [0, V), and bad data in one request changes no other. If status is 0,
+        the logprob of a token that the op drew or accepted is not NaN; it is -inf for a token that a rule emits
+        although the target forbids it. An absent request has tokens -1, and 0 everywhere else.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came. On the CPU some invalid values (a
@@ -153,14 +157,14 @@ def verify_chain(
 
 
 def _positions(draft_tokens, cu_draft):
-    """[B, G+1]; None where drafts are ragged, or no tensor of two dimensions, which the op refuses."""
+    """Return (B, G+1), the shape of the positions; None for ragged or invalid drafts."""
     if cu_draft is not None or not isinstance(draft_tokens, torch.Tensor) or draft_tokens.dim() != 2:
         return None
     return draft_tokens.size(0), draft_tokens.size(1) + 1
 
 
 def _max_draft(op, max_draft, cu_draft):
-    """-1 where it is not given."""
+    """Return max_draft after checks, or -1 if it is not given."""
     wanted = "the longest draft's length where cu_draft is given"
     if max_draft is not None:
         return _check.integer(op, "max_draft", max_draft, 0, (1 << 31) - 1, f"{wanted}, in [0, 2^31)", "an int or None")

@@ -40,9 +40,10 @@ def verify_tree(
 ) -> VerifyTreeOutput:
     """Verify a tree of drafts per request; by default the output is distributed exactly as the target's own samples.
 
-    The accepted nodes form a path from the root; one more token is drawn at its end. Rows of nodes that are not visited
-    are not read (where a rule is given CUDA kernels read those of every node), and no distribution or residual is
-    written to memory. Which method keeps the target's distribution depends on how the children of a node are produced:
+    The accepted nodes form a path from the root, and one more token is drawn at its end. Rows of nodes that are not
+    visited are not read, except that the CUDA kernels read the rows of all nodes of a request with a lossy rule. No
+    distribution or residual is written to memory. The way in which a node's children are produced decides which methods
+    keep the target's distribution:
 
     =================================  ==============================================================================
     method                             children of a node
@@ -58,60 +59,61 @@ def verify_tree(
                                        reads no draft row. The output is the same for every tree
     =================================  ==============================================================================
 
-    For i.i.d. drafts give ``build_tree``'s tree, which knows which node each draft passes through: testing merged
-    children A, A, B where A, B, A was drafted is biased. Distinct children given to ``kseq`` or ``recursive``, or a
-    top-k tree to any method but ``target_only``, ``greedy`` and ``race``, are biased too, and no check can detect it.
+    For i.i.d. drafts pass ``build_tree``'s tree, which records the order of drafts: if A, B, A was drafted, a test of
+    the merged children A, A, B is biased. The output is also biased if ``kseq`` or ``recursive`` get distinct children,
+    or if a method other than ``target_only``, ``greedy`` and ``race`` gets a top-k tree. No check can detect this.
 
     Args:
         tree: what ``build_tree`` returns, or (parents [B, N] or [N], tokens of the same shape), int32 or int64. Node 0
-            is the last committed token, a parent comes before its children, and a parent of -1 behind node 0 is
+            is the last committed token, a parent comes before its children, and a node with parent -1 after node 0 is
             padding.
         target: ``Rows``, or a tensor: the rows as they are. [B, N, V]: row i is the distribution of node i's children.
-            Parameters are numbers or [B], stats [B, N, 4]. ``row`` [B, N]: the row of logits [B, M, V] that is node i's
-            (stats are then [B, M, 4]); one out of range is an invalid row. Penalties: [B] or numbers, lists [S, H] with
-            ``penalties.row`` [B]; node i's row is seen after the nodes on the way from the root to it. Bias: lists
-            [S, I] or [B, N, I]; ``bias.row`` [B] or [B, N]. Masks: [S, W] or [B, N, W]; ``allowed.row``
-            [B] or [B, N].
-        draft: ``Rows`` or a tensor, [B, N, Vq]: row i is what node i's children were drawn from; or None for one-hot
-            drafts. ``row`` [B, N]: the row of logits [B, Mq, Vq] that node i was drawn FROM (its parent's by default).
-            A negative one is a one-hot draft, one out of range has no q. A greedy request needs no draft row by the
-            exact rule: none is read. Vq may differ from V: ids outside the other side have probability 0 there.
-            Sparse rows: ``ids`` [B, N, E] or [B, Mq, E], of the shape of the logits; mapped rows: ``vocab_map``. Node
-            tokens may then be any id below 2^24: one that is not listed has q = 0. ``target_only``, ``greedy``
-            and ``race`` ignore the draft.
+            Parameters are numbers or [B], stats [B, N, 4]. ``row`` [B, N]: the index of node i's row in logits
+            [B, M, V] (stats are then [B, M, 4]); an index out of range is an invalid row. Penalties: [B] or numbers,
+            lists [S, H] with ``penalties.row`` [B]. Node i's row gets the penalties after the nodes on the path from
+            the root to it. Bias: lists [S, I] or [B, N, I]; ``bias.row`` [B] or [B, N]. Masks: [S, W] or [B, N, W];
+            ``allowed.row`` [B] or [B, N].
+        draft: ``Rows`` or a tensor, [B, N, Vq]: row i is the one that node i's children were drawn from. None: one-hot
+            drafts. ``row`` [B, N]: the index in logits [B, Mq, Vq] of the row that node i itself was drawn from (by
+            default that of its parent). A negative index is a one-hot draft; one out of range has no q. A greedy
+            request needs no draft row under the exact rule, and none is read. Vq may differ from V: an id that a side
+            does not have has probability 0 there. Sparse rows: ``ids`` [B, N, E] or [B, Mq, E], of the shape of the
+            logits; mapped rows: ``vocab_map``. Node tokens may then be any id below 2^24: one that is not listed has
+            q = 0. ``target_only``, ``greedy`` and ``race`` ignore the draft.
         method: see above.
-        max_depth: the output's width less one, and the deepest level whose nodes can be accepted; by default the L of a
-            tree with draft_nodes, else N - 1.
-        links: (first_child [B, N], next_sibling [B, N]), -1 ends a list: the order in which siblings are tested, by
-            default that of their numbers. Not where the drafts of a tree are tested.
+        max_depth: the deepest level whose nodes can be accepted; the output has max_depth + 1 columns. By default the L
+            of a tree with draft_nodes, else N - 1.
+        links: (first_child [B, N], next_sibling [B, N]), where -1 ends a list: the order in which siblings are tested.
+            By default they are tested in the order of their numbers. Not for ``kseq`` and ``recursive`` with
+            draft_nodes.
         rule, alpha: as in ``verify_chain``, but only rules that define a distribution, and only for methods that test
-            against the draft's row. pi = T(q, p), made of a node's row and of the row that the first of its children
-            under test was drawn from, takes the place of p at every node with children, in the test and in the
-            residual; the token after a leaf is drawn from the target. ``target_only`` takes "thresholds": a child is
-            accepted for sure from threshold_single on, and the sum of the children's probabilities that the coin must
-            lie below is divided by threshold_acc.
-        seed, offset: [B] int64; see ``uniforms``. Not needed by ``greedy``, nor by the exact rule where the target's
+            against the draft's row. At every node with children, pi = T(q, p) takes the place of p in the test and in
+            the residual. There p is the node's row and q the row that the first tested child was drawn from. The token
+            after a leaf is drawn from the target. ``target_only`` takes "thresholds": a child with p of at least
+            threshold_single is always accepted, and the sum of the children's probabilities with which the uniform is
+            compared is divided by threshold_acc.
+        seed, offset: [B] int64; see ``uniforms``. Not needed by ``greedy``, nor by the exact rule if the target's
             temperature is the number 0. ``race``: ``offset`` is the absolute position of the first emitted token. The
-            row of a node i levels below the root takes the noise of position ``offset + i``, so the node's children are
-            drafted by ``sample(race=True, offset=offset + i)``. Without ``offset``, seed [B, N] holds a noise key for
-            each node's row, as in ``verify_chain``.
-        uniforms: float64 in [0, 1), in place of seed and offset; the last column is the final draw's. With draft_nodes
-            and ``kseq`` or ``recursive``: [B, K*L+1], draft k at level l in column k*L+l. Else [B, N+1], node i's test
-            in column i; ``target_only`` tosses one coin for each visited parent, in the parent's column. What lies
-            outside [0, 1) counts as the nearer end, NaN as 0. Not for ``race``.
+            row of a node i levels below the root has the noise of position ``offset + i``, so its children are drafted
+            by ``sample(race=True, offset=offset + i)``. Without ``offset``, seed [B, N] holds a noise key for each
+            node's row, as in ``verify_chain``.
+        uniforms: float64 in [0, 1), in place of seed and offset. The last column is for the final draw. With
+            draft_nodes and ``kseq`` or ``recursive``: [B, K*L+1], with draft k at level l in column k*L+l. Otherwise
+            [B, N+1], with node i's test in column i; ``target_only`` uses one uniform for each visited parent, in the
+            parent's column. Values outside [0, 1) count as the nearer end, NaN as 0. Not for ``race``.
         num_requests, out, require_exact: as in ``verify_chain``; ``out`` ends with the path.
 
     Returns:
         VerifyTreeOutput ``(tokens, num_accepted, logprobs, status, path)``; ``path`` holds the nodes whose cached keys
-        and values to keep. Status as in ``verify_chain``: 1 a needed row was invalid (of a target's the token is its
-        largest finite entry), 2 nothing was left to draw from, or less than 2^-126 of p (what stood there before is
-        drawn from; but for rounding, no request gets there more often than that), 4 a child that was not drawn from its
-        row, lies outside both vocabularies, or (``kseq``) comes from another distribution than its siblings, which is
-        then not accepted; or a parent that does not come before its node, or a draft_nodes entry that is no child of
-        the one before, which are ignored (on CPU tensors they raise). Under ``recursive_without_replacement``,
-        ``traversal``, ``target_only`` and ``race`` a second sibling of the same token is skipped. Every emitted token
-        lies in [0, V), and bad data in one request changes no other. A request that is absent has tokens and path -1,
-        and 0 everywhere else.
+        and values to keep. Bits of ``status``: 1: a needed row was invalid; if it is the target's, the token is its
+        largest finite entry. 2: a residual was empty, or had less than 2^-126 of p's mass, so the token was drawn from
+        the one before it. Apart from rounding, a request has this bit with probability at most 2^-126. 4: a child was
+        not accepted because its token was not drawn from its row, is outside both vocabularies, or (``kseq``) was drawn
+        from another distribution than its siblings. Bit 4 is also set if a parent does not come before its node, or a
+        draft_nodes entry is not a child of the one before; these are ignored (on CPU tensors they raise). Under
+        ``recursive_without_replacement``, ``traversal``, ``target_only`` and ``race`` a second sibling with the same
+        token is skipped. Every emitted token is in [0, V), and bad data in one request changes no other. An absent
+        request has tokens and path -1, and 0 everywhere else.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.
@@ -171,7 +173,7 @@ def _check_tuples(op, tree, links):
 
 
 def _nodes(op, method, tree, target):
-    """parents and tokens [B, N], draft_nodes where its drafts are tested, the deepest level."""
+    """Return parents and tokens [B, N], draft_nodes if the method tests its drafts, and the deepest level."""
     parents, tokens, _, draft_nodes = (*tree, None, None)[:4]
     _check.dims(op, "target.logits", _check.tensor(op, "target.logits", target.logits), "B, M, V")
     parents, tokens = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's verification calls by our ops, with the same arguments, so only the import changes.
+"""SGLang's verification calls by our ops. The arguments are the same, so only the import changes.
 
     from specdec_kernels.integrations.sglang import tree_speculative_sampling_target_only, verify_tree_greedy
 

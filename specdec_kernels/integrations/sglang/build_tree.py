@@ -33,7 +33,7 @@ def build_tree_kernel_efficient(
 
     Args:
         parent_list: [B, topk * (depth - 1) + 1] int64: entry i is the number of the draft whose children are the drafts
-            i * topk ... (i + 1) * topk - 1; entry 0 stands for the root. May be empty where depth is 1.
+            i * topk ... (i + 1) * topk - 1; entry 0 stands for the root. May be empty if depth is 1.
         selected_index: [B, N-1] int64, ascending: the numbers of the drafts that are nodes 1 ... N-1.
         verified_seq_len: [B], the committed tokens of each request: the root's position.
         tree_mask: flat. Mode 0 (full): for each request b, N rows of verified_seq_len[b] + N keys; entries of the
@@ -57,9 +57,9 @@ def build_tree_kernel_efficient(
 
 
 def _parents(parent_list: torch.Tensor, selected: torch.Tensor, topk: int) -> torch.Tensor:
-    """Return each node's parent [B, N]: 0 for the root's children, else its index among the selected drafts plus 1.
+    """Return each node's parent [B, N]: 0 for the root's children, else the parent's index in `selected` plus 1.
 
-    It is -1 if the parent was not selected.
+    It is -1 for the root, and for nodes whose parent was not selected.
     """
     B, drafts = selected.shape
     group = selected // topk
@@ -68,7 +68,7 @@ def _parents(parent_list: torch.Tensor, selected: torch.Tensor, topk: int) -> to
         number = parent_list.gather(1, group.clamp(max=parent_list.size(1) - 1))
         same = number.unsqueeze(2) == selected.unsqueeze(1)  # [B, drafts, drafts]
         place = same.to(torch.int8).argmax(2) + 1 if drafts else found
-        # a parent must come before its child
+        # A parent must come before its child.
         before = torch.arange(1, drafts + 1, device=selected.device)
         found = torch.where(same.any(2) & (place < before), place, -1)
     parents = torch.where(group == 0, 0, found)

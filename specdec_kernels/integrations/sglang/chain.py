@@ -36,7 +36,7 @@ def chain_speculative_sampling_triton(
 
     The caller gives the random numbers. Differences from SGLang:
 
-    - Where (p - q)+ has no mass the token comes from p; SGLang emits the last id of the vocabulary.
+    - If (p - q)+ has no mass, the token comes from p; SGLang emits the last id of the vocabulary.
     - A draft probability up to 1 + 1e-3 counts as 1, since rounded rows can reach it; SGLang rejects the draft.
     - An id below 0 ends its request's draft, and the next token comes from p.
     - Rows whose entries are not neighbours in memory are copied. Other strides cost nothing.
@@ -44,7 +44,7 @@ def chain_speculative_sampling_triton(
     Args:
         predicts ... retrive_index: as in ``tree_speculative_sampling_target_only``; candidates [B, S], the last
             committed token's first.
-        retrive_next_token, retrive_next_sibling, threshold_single, threshold_acc, deterministic: ignored, as there.
+        retrive_next_token, retrive_next_sibling, threshold_single, threshold_acc, deterministic: ignored, as in SGLang.
         uniform_samples: [B, S]: the random number of draft i (from 1 on) in column i - 1.
         uniform_samples_for_final_sampling: [B].
         target_probs: [B, S, V].
@@ -179,7 +179,7 @@ class BlockwiseRejection:
         noise.counter.add_(1)
         accepted = out.num_accepted
         if cutoff_verify_lens is not None:
-            most = cutoff_verify_lens.clamp(1, S) - 1  # clamped in its own dtype, which may be the wider one
+            most = cutoff_verify_lens.clamp(1, S) - 1  # in its own dtype: int64 numbers may not fit in int32
             accepted = torch.minimum(accepted, most.to(accepted.dtype))
         bonus = out.tokens.gather(1, accepted.to(torch.int64).unsqueeze(1)).squeeze(1)
         return accepted, bonus, out.num_accepted - accepted

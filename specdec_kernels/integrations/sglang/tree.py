@@ -39,7 +39,7 @@ def tree_speculative_sampling_target_only(
 
     - A random number *equal* to the sum rejects. SGLang's ``<=`` accepts a token of probability 0 with the number 0.
     - A second sibling with the same token is skipped. SGLang adds its probability again, which biases the output.
-    - Thresholds of 0 count as 1e-9 (in SGLang only threshold_acc), so a token of probability 0 is never kept.
+    - Thresholds of 0 count as 1e-9 (in SGLang only threshold_acc), so a token of probability 0 is never accepted.
     - ``draft_probs`` is not read. (SGLang's kernel needs zeros there, since it keeps the rejected children's
       probabilities in it.) If given, it is written as SGLang does: at each node that was reached, p of the tokens of
       rejected children.
@@ -98,7 +98,7 @@ def verify_tree_greedy(
     S = outputs.check("verify_tree_greedy", candidates, accept_index, accept_token_num)
     parents, _ = _family(retrive_next_token, retrive_next_sibling)
     chosen = target_predict.flatten()[retrive_index]
-    # The walk only needs to know whether a child has the chosen token. So tokens become 0 or 1, in rows with argmax 1.
+    # Greedy verification only needs to know if a child has the chosen token: tokens become 1 or 0, and argmax is 1.
     found = (candidates == chosen.gather(1, parents.clamp(min=0))).to(torch.int64)
     rows = torch.arange(2, dtype=torch.float32, device=found.device).expand(*found.shape, 2)
     links = (retrive_next_token, retrive_next_sibling)
@@ -114,8 +114,8 @@ def verify_tree_greedy(
 
 
 def _family(first_child: torch.Tensor, next_sibling: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return each node's parent [B, N], -1 for the root and for nodes in no list, and how many siblings come before
-    it [B, N]."""
+    """Return each node's parent [B, N], which is -1 for the root and for nodes in no list of children, and each node's
+    rank [B, N]: how many siblings come before it."""
     B, N = first_child.shape
     nodes = torch.arange(N, device=first_child.device).expand(B, N)
 
@@ -141,8 +141,8 @@ def _write_rejected(
 ) -> None:
     """Write p of the tokens of rejected children to draft_probs, in the rows of their parents.
 
-    For each node on the path, the children before the accepted one were rejected. All children of the last node were,
-    unless the path has its full length: then they were not tested.
+    At each node on the path, the children before the accepted one were rejected. At the last node all children were
+    rejected, unless the path has its full length: then they were not tested.
     """
     B, N = parents.shape
     on_path = path[:, :-1] >= 0  # children of a node in the last column are not tested

@@ -11,8 +11,8 @@ import torch
 from specdec_kernels.ops import _check, _rules
 from specdec_kernels.registry import CHAIN_METHODS, RULES
 
-_MODEL = ("vocab_size", "new_cache", "forward")  # a decode.Model has these, a transformers model does not
-_DRAFTER = ("num_lookahead", "begin", "propose")
+_MODEL = ("vocab_size", "new_cache", "forward")  # attributes of a decode.Model that a transformers model does not have
+_DRAFTER = ("num_lookahead", "begin", "propose")  # attributes of a decode.Drafter
 
 
 def check(op: str, drafter: Any, target: Any, verify: Any, rule: Any, alpha: Any, output: Any, stop: Any, reader: Any):
@@ -50,13 +50,13 @@ def check_streamer(op: str, x: Any) -> None:
 
 
 def one_prompt(op: str, input_ids: torch.Tensor) -> None:
-    """Refuse a batch: a streamer cannot tell rows apart."""
+    """Raise ValueError for a batch, since a streamer cannot tell rows apart."""
     if input_ids.size(0) != 1:
         raise ValueError(f"{op}: stream_to takes one prompt, got {input_ids.size(0)}")
 
 
 def seed(op: str, x: Any) -> int:
-    """Return the seed, an int of any size; None draws one."""
+    """Return the seed as an int of any size. None: draw one from torch's generator."""
     if x is None:
         return int(torch.randint(1 << 62, (), device="cpu"))
     return _int(op, "seed", x)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """transformers' own assisted generation with verification by verify_chain.
 
-``generate(..., assistant_model=...)`` verifies a sampled draft by a function of its own. ``patch`` replaces that
-function until ``unpatch``. This fixes two things. Where (p - q)+ has no mass, transformers' function divides 0 by 0 and
-the draw fails. And its random numbers come from torch's global generator. The draft model still draws from that
-generator, so a seed fixes only acceptances and final tokens.
+``generate(..., assistant_model=...)`` verifies a sampled draft by a function of transformers. ``patch`` replaces that
+function until ``unpatch``. This fixes two faults of transformers' function. If (p - q)+ has no mass, it divides 0 by 0
+and the draw fails. And it can only use random numbers from torch's global generator. The draft model still draws from
+that generator, so a seed given to ``patch`` fixes only acceptances and final tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 MODULE, NAME = "transformers.generation.utils", "_speculative_sampling"
 _FIRST = "candidate_input_ids candidate_logits candidate_length new_logits"
-# Its parameters in each known version: at least 5.0 to 5.12, and 5.23
+# The function's parameters in each known version: at least 5.0 to 5.12, and 5.23
 PARAMETERS = (f"{_FIRST} is_done_candidate", _FIRST, f"{_FIRST} assistant_ensemble_weight")
 
 
@@ -33,13 +33,13 @@ def patch(seed: int | None = None, generator: torch.Generator | None = None) -> 
     """Make transformers' assisted generation verify by verify_chain, in this process. A second call changes the seed.
 
     Args:
-        seed: with it the same prompt uses the same random numbers again. Each step's offset is the number of tokens so
-            far.
-        generator: used instead of a seed: each step draws its seed from it. With neither, from torch's own generator.
+        seed: with a seed, the same prompt uses the same random numbers in every call. The offset of a step is the
+            number of tokens so far.
+        generator: instead of a seed, a generator from which each step draws its seed. Without both, steps draw seeds
+            from torch's own generator.
 
     Returns:
-        Whether it is patched. If transformers' function takes unknown arguments it is not replaced, and a warning is
-        logged.
+        True if the function is replaced. If it takes unknown arguments it is not, and a warning is logged.
 
     Raises:
         ValueError: seed and generator are both given.
@@ -91,10 +91,10 @@ def speculative_sampling(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Replacement of transformers' ``_speculative_sampling``: verify one chain.
 
-    candidate_input_ids [1, T+g]; logits [1, g, Vq] and [1, g+1, V], already processed. assistant_ensemble_weight w is
-    the rule "ensemble" with alpha w: acceptance min(1, (w p + (1 - w) q) / q), the same residual, and p after the last
-    draft. A draft of draft probability 0 is rejected. is_done_candidate: the draft has ended the text, so if all of it
-    is kept, no token follows.
+    candidate_input_ids is [1, T+g] for T tokens and g drafts; candidate_logits [1, g, Vq] and new_logits [1, g+1, V]
+    are already processed. assistant_ensemble_weight w is the rule "ensemble" with alpha w: its distribution
+    w p + (1 - w) q takes the place of p in tests and residuals, but not after the last draft. A draft with q = 0 is
+    rejected. is_done_candidate: the draft has ended the text, so no token follows if all of it is kept.
 
     Returns:
         (kept drafts and one more token [1, n+1], n).

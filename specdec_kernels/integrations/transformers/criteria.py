@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers' stopping criteria: what ends a row, what ends it inside a step, and what ends the call."""
+"""transformers' stopping criteria as conditions of the decode loop, which end a row or the whole call."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["Criteria"]
 class Criteria:
     """The criteria that ``generate`` has prepared.
 
-    max_length and eos become fields of the requests. Stop strings are asked after each token of a row, which ends with
-    the token that completes one; max_time is asked after each step.
+    max_length and eos become fields of the requests. Stop strings are checked after each token of a row; the token that
+    completes one is the row's last. max_time is checked after each step.
 
     Raises:
         ValueError: a criterion of another kind, or no max_length.
@@ -45,7 +45,7 @@ class Criteria:
     def taken(self, prompt: torch.Tensor, before: list[int], tokens: list[int]) -> int | None:
         """Return how many of a step's tokens a row takes, if one of them completes a stop string; None otherwise.
 
-        prompt: [T], as ``generate`` passes it. before: the row's output before the step.
+        prompt: [T], as ``generate`` passes it. before: the row's output before the step. tokens: those of the step.
         """
         if not self._strings:
             return None
@@ -59,6 +59,6 @@ class Criteria:
 
     @property
     def over(self) -> bool:
-        """Whether the time is over."""
+        """Return whether max_time has passed."""
         any_ids = torch.zeros(1, 1, dtype=torch.int64, device="cpu")
         return any(bool(criterion(any_ids, None).all()) for criterion in self._times)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decode loop as a ``custom_generate`` function of transformers' ``generate``, which calls it after preparation."""
+"""The decode loop as a ``custom_generate`` function, which transformers' ``generate`` calls after its preparation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CACHES = ("cache", "past_key_values")  # the cache's name in transformers from 
 _PREPARED = {"attention_mask", "position_ids", *_CACHES, "use_cache", "logits_to_keep", "cache_position"}
 _TEXT_AT_0 = ("mm_token_type_ids",)  # each token's modality; 0 is text
 _OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-_DRAFTS = ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")  # use a drafter instead
+_DRAFTS = ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")  # options that a drafter replaces
 
 
 def speculative(
@@ -41,15 +41,15 @@ def speculative(
 ) -> Any:
     """Decode by ``specdec_kernels.decode`` within ``model.generate(..., custom_generate=speculative, drafter=...)``.
 
-    Takes any batch, padded on the left or by an attention mask. Decoding is greedy or, with do_sample, uses the
-    configuration's temperature, top_k, top_p and min_p. min_p is applied first here, so the distribution differs from
-    transformers' own if both min_p and top_p cut something off. Greedy tokens equal those of plain ``generate``, up to
-    the model's rounding. The model may be on a GPU, with its drafter on the same device. Row b of a batch uses
-    ``seed + b``, so its tokens do not depend on the others.
+    Any batch may be given, with padding on the left as the attention mask shows. Decoding is greedy or, with do_sample,
+    uses the configuration's temperature, top_k, top_p and min_p. min_p is applied before top_k and top_p here, so the
+    distribution differs from transformers' own if both min_p and top_p cut something off. Greedy tokens equal those of
+    plain ``generate``, up to the model's rounding. The model may be on a GPU, with its drafter on the same device. Row
+    b of a batch uses ``seed + b``, so its tokens do not depend on the others.
 
     Repetition penalty, sequence bias, bad words, no_repeat_ngram_size, minimum lengths, suppressed and forced tokens
-    and prefix_allowed_tokens_fn are served: each draft is verified under those of its own position. StopStringCriteria
-    is asked after each token, max_time after each step.
+    and prefix_allowed_tokens_fn are supported: each draft is verified under those of its own position.
+    StopStringCriteria are checked after each token, max_time after each step.
 
     ``generate`` does not pass these arguments to a custom_generate: streamer, assistant_model, tokenizer and (with it)
     stop_strings. Use stream_to, drafter, stop and stop_tokenizer instead.
@@ -77,7 +77,7 @@ def speculative(
     Raises:
         TypeError, ValueError: raised before anything is decoded, naming what is not supported: beams and other modes,
             other processors and criteria, a finite bias of several ids, scores and hidden states, images, a cache that
-            is not empty, models that the loop cannot serve.
+            is not empty, models that the loop does not support.
         RuntimeError: a row ended in an error.
     """
     with _ending(stream_to):
@@ -106,7 +106,7 @@ def speculative(
 
 @contextmanager
 def _ending(stream_to):
-    """Call the streamer's end() at the end in any case, so its reader does not wait forever."""
+    """Call the streamer's end() at the end, also after an error, so that its reader does not wait forever."""
     arguments.check_streamer(_OP, stream_to)
     try:
         yield
@@ -190,7 +190,7 @@ def _refuse(model, config, model_kwargs):
 def _holds_tokens(cache) -> bool:
     try:
         return bool(cache.get_seq_length())
-    except ValueError:  # raised if the first layer is of another kind
+    except ValueError:  # raised if the first layer is of a kind that has no length
         return False
 
 

@@ -25,22 +25,22 @@ _SUPPRESS = "SuppressTokensLogitsProcessor"
 _MINIMA = ("MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor")
 _PREFIX = "PrefixConstrainedLogitsProcessor"
 _FORCED = {"ForcedBOSTokenLogitsProcessor": "bos_token_id", "ForcedEOSTokenLogitsProcessor": "eos_token_id"}
-# These forbid ids, by all tokens so far: each is run on a row of zeros to see which.
+# These forbid ids that depend on all tokens so far. Each is run on a row of zeros: ids that become -inf are forbidden.
 _OTHERS = ("NoRepeatNGramLogitsProcessor", "SuppressTokensAtBeginLogitsProcessor")
 _FORBID = (_WORDS, _SUPPRESS, *_MINIMA, *_FORCED, _PREFIX, *_OTHERS)
-_OVERRULE = (*_FORCED, _PREFIX)  # these may allow what one before them forbids
+_OVERRULE = (*_FORCED, _PREFIX)  # these may allow ids that an earlier processor forbids
 SERVED = (*_WARPERS, _PENALTY, _BIAS, *_FORBID, *_NO_CHANGE)
 
 
 def parameters(
     op: str, processors: Any, do_sample: bool, input_ids: torch.Tensor, vocab_size: int, ends: dict[str, Any], mask: Any
 ) -> Callable[[int], dict[str, Any]]:
-    """Return a function of a row of the batch: the fields of its request that the processors set.
+    """Return a function that returns, for row b of the batch, the fields of its request that the processors set.
 
     ends: max_new_tokens and eos of the requests. mask: the prompts' attention mask, or None.
 
     Raises:
-        ValueError: a processor that the loop does not serve, a parameter or an order of one.
+        ValueError: the loop does not support a processor, a parameter of one, or their order.
     """
     kinds = [type(x).__name__ for x in processors]
     _check_order(op, kinds)
@@ -75,7 +75,7 @@ def parameters(
 
 
 def _check_order(op: str, kinds: list[str]) -> None:
-    """Raise ValueError for a processor that is not served, is given twice, or comes after one that it must precede."""
+    """Raise ValueError for a processor that is not supported, is given twice, or comes after one it must precede."""
     for kind in kinds:
         if kind not in SERVED:
             raise ValueError(f"{op}: logits_processor must be of {', '.join(SERVED)}, got {kind}")
@@ -94,7 +94,7 @@ def _check_warper(op: str, kind: str, processor: Any) -> None:
 
 
 def _check_penalty(op: str, processor: Any, mask: Any, input_ids: torch.Tensor) -> None:
-    """Check that the whole prompt counts; transformers leaves out its padding."""
+    """Check that the penalty ignores no part of the prompt other than padding."""
     ignored = getattr(processor, "prompt_ignore_length", None)
     padding = (
         torch.zeros(len(input_ids), dtype=torch.int64, device="cpu")
@@ -119,7 +119,7 @@ def _biases(op: str, processor: Any) -> dict[int, float]:
 
 
 def _add(bias: dict[int, float], more: dict[int, float]) -> None:
-    """Add biases to those of other processors: minus infinity stays, whatever comes after it."""
+    """Add biases to those of other processors. Minus infinity stays minus infinity."""
     for token, value in more.items():
         bias[token] = bias.get(token, 0.0) + value
 
@@ -134,7 +134,7 @@ def _ids(x: Any) -> set[int]:
 
 
 class _Chain:
-    """The ids that a row's processors leave after an output, as `Request.allowed`.
+    """A row's processors as `Request.allowed`: a function from an output to the mask of ids that they allow next.
 
     prompt: [T], padded as ``generate`` passes it. b: the row's index.
     """
@@ -156,9 +156,9 @@ class _Chain:
         return np.packbits(kept, bitorder="little").view(np.int32)
 
     def _constrained(self, processor: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Do what the processor does for this row; it numbers rows by their place in the batch.
+        """Return scores after the prefix constraint of this row, which its function knows by the index in the batch.
 
-        If all that it allows is forbidden by others, it overrules them.
+        If earlier processors forbid all ids that it allows, it overrules them.
         """
         allowed = processor._prefix_allowed_tokens_fn(self.b // processor._num_beams, ids[0])
         if len(allowed) == 0:

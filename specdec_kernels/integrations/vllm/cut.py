@@ -4,7 +4,7 @@
 A grammar cuts a draft at the first drafted id that it forbids, so whether a draft is cut depends on the drawn ids.
 Drawing from p at the cut would be biased. Example: p = (.5, .5) and q = (.4, .1, .5 forbidden) would emit (.65, .35).
 Instead the cut id is tested like any draft: its p(id) is 0, so it is rejected, and the token there follows
-norm((p - q)+). Its target row exists: it is the row after the scheduled drafts, that of the bonus token.
+norm((p - q)+). Its target row exists: it is that of the bonus token, after the scheduled drafts.
 
 Drafts cut for other reasons (a token budget, the model's length) are handled in the same way, which is exact for every
 reason. The token after the tested one has no row and is dropped.
@@ -28,7 +28,7 @@ class Drafts:
 
     metadata: Any  # SpecDecodeMetadata, as if the cut ids had been scheduled
     target_row: torch.Tensor | None  # [D+B] int64, the index of each position's row in the logits; None: nothing cut
-    draft_row: torch.Tensor | None  # [D] int64, the index of each draft's row in the drafter's [S K, V]; None: no rows
+    draft_row: torch.Tensor | None  # [D] int64, each draft's row in the drafter's rows [S K, V]; None: no rows
 
 
 def sampled(runner: Any) -> frozenset[str]:
@@ -39,7 +39,7 @@ def sampled(runner: Any) -> frozenset[str]:
 
 
 def places(runner: Any, num_draft: list[int], before: frozenset[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return each request's index in the drafter's last batch (-1: none), and whether its draft was cut [B].
+    """Return [B]: each request's index in the drafter's last batch (-1: none), and whether its draft was cut.
 
     Args:
         runner: GPUModelRunner.
@@ -58,7 +58,7 @@ def places(runner: Any, num_draft: list[int], before: frozenset[str]) -> tuple[n
 def drafts(runner: Any, metadata: Any, place: np.ndarray, was_cut: np.ndarray) -> Drafts:
     """Return the step's drafts, with the first cut one of each request.
 
-    Drafts of a request that is not in the drafter's last batch cannot be tested: ids of -1 end its draft.
+    Drafts of a request that is not in the drafter's last batch cannot be tested. Their ids become -1.
     """
     if runner._draft_probs is None:
         return Drafts(metadata, None, None)
@@ -83,7 +83,7 @@ def drafts(runner: Any, metadata: Any, place: np.ndarray, was_cut: np.ndarray) -
 
 
 def _lengthen(metadata: Any, counts: np.ndarray, target_row: torch.Tensor) -> None:
-    """Set metadata to counts [B] drafts, whose rows of logits are given by their index in the step's logits."""
+    """Change metadata to that of counts [B] drafts. target_row: each position's index in the step's logits."""
     device = target_row.device
     metadata.num_draft_tokens, metadata.max_spec_len = counts.tolist(), int(counts.max())
     ends = on(np.cumsum(counts).astype(np.int32), device)
@@ -102,7 +102,7 @@ def _each(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def kept(tokens: torch.Tensor, scheduled: Any) -> torch.Tensor:
-    """Return tokens [B, K+1] in the scheduled layout, from those of longer drafts.
+    """Return tokens [B, K+1] with the columns of the scheduled drafts, from those of the longer drafts.
 
     Tokens after a cut draft are dropped, since they have no row.
     """
@@ -112,7 +112,7 @@ def kept(tokens: torch.Tensor, scheduled: Any) -> torch.Tensor:
 
 
 def kept_output(out: Any, scheduled: Any) -> Any:
-    """Return vLLM's SamplerOutput in the scheduled layout, from that of longer drafts."""
+    """Return vLLM's SamplerOutput with the columns of the scheduled drafts, from that of the longer drafts."""
     out.sampled_token_ids = kept(out.sampled_token_ids, scheduled)
     if out.logprobs_tensors is not None:
         B, columns = out.sampled_token_ids.shape

@@ -24,18 +24,18 @@ from specdec_kernels.rows import Rows
 
 @dataclass
 class Drafting:
-    """A drafter's progress in its step."""
+    """A drafter's state during a step."""
 
     positions: torch.Tensor | None = None  # [B] int64, the position of the last token that each request has kept
     drawn: int = 0  # tokens drawn per request
-    race: race.Place | None = None  # of the first draft, where drafts run the race
-    logits: bool = False  # True: its rows are logits that `sample` drew from
+    race: race.Place | None = None  # the random numbers of the first draft, if drafts are drawn by the race
+    logits: bool = False  # True: the draft's rows are logits, from which `sample` drew
 
 
 def propose(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Replacement of ``SpecDecodeBaseProposer.propose``: begin a step.
 
-    Block verification needs the draft's distribution too, so it is enabled.
+    Block verification needs the draft's distribution too, so the drafter is made to keep it.
     """
     config = self.speculative_config
     if config.rejection_sample_method == "block" and config.draft_sample_method == "probabilistic":
@@ -45,7 +45,7 @@ def propose(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> torch.T
 
 
 def set_inputs_first_pass(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Replacement of ``SpecDecodeBaseProposer.set_inputs_first_pass``: store the batch's positions, known after it."""
+    """Replacement of ``SpecDecodeBaseProposer.set_inputs_first_pass``: also store the positions."""
     out = upstream(self, *args, **kwargs)
     state, rows = getattr(self, "specdec", None), out[1]
     if state is not None:
@@ -92,15 +92,15 @@ def sample_from_logits(
 def runner_sample(upstream: Callable, self: Any, logits: torch.Tensor | None, spec_decode_metadata: Any) -> Any:
     """Replacement of ``GPUModelRunner._sample``: pass the step's state to the rejection sampler.
 
-    A step without scheduled drafts goes there too: its requests draw by their positions as in steps with drafts, and
-    drafts may have been cut at their first token (``cut``).
+    The rejection sampler also gets steps without scheduled drafts. Their requests draw by their positions, as in other
+    steps, and drafts may have been cut at their first token (see the module ``cut``).
     """
     before, self.specdec_sampled = getattr(self, "specdec_sampled", frozenset()), cut.sampled(self)
     sampler, sampling = getattr(self, "rejection_sampler", None), self.input_batch.sampling_metadata
     grammars = grammar.taken(self.input_batch)
     drafter = getattr(self, "drafter", None)
     if drafter is not None:
-        drafter.specdec_race = None  # an earlier batch's
+        drafter.specdec_race = None  # it belongs to an earlier batch
     if sampler is None and logits is not None and races():
         sampler = self.rejection_sampler = race.Plain(self.sampler)
     if sampler is None or logits is None:

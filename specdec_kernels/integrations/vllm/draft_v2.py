@@ -2,7 +2,7 @@
 """Drafting in vLLM's V2 model runner by ``sample``, with each request's temperature, top-k, top-p, min-p and seed.
 
 vLLM's own drafter uses only the temperature. With the target's filters, the draft model does not draw tokens that the
-target's filters remove. A drafter may be replayed from a CUDA graph, so the filters are copied to fixed tensors before.
+target's filters remove. A drafter may be replayed from a CUDA graph, so the filters are first copied to fixed tensors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from specdec_kernels.integrations.vllm.verify import is_on
 from specdec_kernels.ops.sample import sample
 from specdec_kernels.rows import Rows
 
-# The drafters that draw token by token, all by sample_draft, with those derived from them (EAGLE, MTP, Gemma 4)
+# Base classes of the drafters that draw token by token, all by sample_draft (EAGLE, MTP, Gemma 4)
 DRAFTERS = {"TargetDependentARSpeculator", "MultiModuleMTPSpeculator", "StandaloneARSpeculator"}
 NAMES = ("top_k", "top_p", "min_p")
 
@@ -25,7 +25,7 @@ _states: Any = None  # the SamplingStates of the process's newest sampler, if it
 
 
 class Filters(NamedTuple):
-    """The filters that a drafter draws with, by request slot [S], where a CUDA graph finds them."""
+    """The filters that a drafter draws with, by request slot [S], in fixed memory for CUDA graphs."""
 
     states: Any  # vLLM's SamplingStates, which they are copied from
     top_k: torch.Tensor
@@ -39,7 +39,7 @@ class Filters(NamedTuple):
 
 
 def made(sampler: Any) -> None:
-    """Note the sampler of V2's new RejectionSampler, unless vLLM's own kernels will verify (fly, watermarks)."""
+    """Keep the sampling states of V2's new RejectionSampler, unless vLLM's kernels will verify (fly, watermarks)."""
     global _states
     theirs = getattr(sampler, "watermark_key", None) is not None or is_on(getattr(sampler, "fly_window_size", None))
     _states = None if theirs else getattr(getattr(sampler, "sampler", None), "sampling_states", None)
@@ -78,16 +78,16 @@ def sample_draft(
     """Replacement of ``DraftModelSpeculator.sample_draft``: return the drafts [N] of slots [N].
 
     Each row of logits is kept in draft_logits [S, K, V] at its slot and draft_step (one number, or [N]). A draft's
-    random number depends on its position and on its index in the step, so that a later step has others. Padding has
-    slot -1: its row is not kept, and its draft, drawn with slot 0's filters, is not used.
+    random number depends on its position and on its index in the step, so a later step draws with other numbers.
+    Padding has slot -1: its row is not kept, and its draft, drawn with slot 0's filters, is not used.
     """
     filters = getattr(self, "specdec_filters", None)
     if filters is None or draft_logits is None:
-        self.specdec_filters = None  # a graph of vLLM's own sampling may be captured now: it stays so
+        self.specdec_filters = None  # for good: a CUDA graph of vLLM's own sampling may be captured now
         by = (hidden_states, sample_src_positions, idx_mapping, temperature, seeds, draft_step, draft_logits)
         return upstream(self, *by, spec_step_idx, **more)
     logits = self.compute_draft_logits(hidden_states, spec_step_idx)
-    # vLLM's kernel stores the rows, and skips padding. At temperature 0 it draws nothing.
+    # vLLM's kernel stores the rows, except those of padding. With temperatures of 0 it uses no random numbers.
     sys.modules[upstream.__module__].gumbel_sample(
         logits, idx_mapping, filters.zeros, seeds, sample_src_positions,
         apply_temperature=False, is_drafting=True, logits_cache=draft_logits, logits_cache_col=draft_step,

@@ -13,11 +13,11 @@ from specdec_kernels.integrations.vllm.method import races
 log = logging.getLogger("vllm.specdec_kernels")  # vLLM shows logs of loggers below its own name
 steps: Counter[str] = Counter()  # number of steps in this process, by reason
 LEFT = "left: "
-unsent: Counter[str] = Counter()  # what `metrics` has not reported yet; LEFT + reason for these steps
+unsent: Counter[str] = Counter()  # counts that `metrics` has not reported yet; LEFT + reason: these steps
 
 
 def note(reason: str, step: str = "") -> None:
-    """Count a step that falls back for this reason; the first time, log the reason and what this step was."""
+    """Count a step that falls back for this reason. The first time, log the reason and the description `step`."""
     steps[reason] += 1
     unsent[LEFT + reason] += 1
     if steps[reason] == 1:

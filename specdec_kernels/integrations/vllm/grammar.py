@@ -17,9 +17,9 @@ from specdec_kernels.integrations.vllm.upload import on
 
 @dataclass(frozen=True)
 class Grammar:
-    """A step's grammars."""
+    """The grammars of a step, as masks and as vLLM's own function."""
 
-    masks: Allowed  # with the index of the mask of each row of the logits [R]; -1: no grammar
+    masks: Allowed  # its `row` has the index of the mask of each row of logits [R]; -1: no grammar
     apply: Callable[[], None]  # vLLM's own function, which writes -inf to the rows
 
 
@@ -35,7 +35,7 @@ def apply_grammar_bitmask(
     asking = grammar_output.structured_output_request_ids
     own = np.array([1 + len(drafts.get(request, ())) for request in asking])
     mask = own.cumsum() - own
-    if own.sum() != len(grammar_output.grammar_bitmask):  # vLLM 0.33: blocks of one size; 0.32: no gaps
+    if own.sum() != len(grammar_output.grammar_bitmask):  # 0.33: blocks of one size, with gaps; 0.32: none
         mask = np.arange(len(own)) * (len(grammar_output.grammar_bitmask) // len(own))
     for request, begin, n in zip(asking, mask, own, strict=True):
         if request in first:
@@ -46,7 +46,7 @@ def apply_grammar_bitmask(
 
 
 def taken(input_batch: Any) -> Grammar | None:
-    """Return the grammars of this step, once."""
+    """Return the grammars of this step and remove them from the batch."""
     found = getattr(input_batch, "specdec_grammar", None)
     input_batch.specdec_grammar = None
     return found

@@ -20,7 +20,7 @@ def keys(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return seed and offset [B] int64.
 
-    offset: the requests' positions. None: unknown; a seeded request then draws its offset from its own generator.
+    offset: the requests' positions. If it is None, a request with a seed draws its offset from its own generator.
     """
     seed = _keys.drawn(None, B, device)
     seeded = {b: generator for b, generator in generators.items() if b < B}

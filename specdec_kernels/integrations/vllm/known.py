@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-VERSIONS = ("0.32", "0.33")  # tests run the first; the second was only checked by reading
+VERSIONS = ("0.32", "0.33")  # tests run with the first; the second was only checked by reading its code
 
 SAMPLER = "vllm.v1.sample.rejection_sampler"
 PARAMS = "vllm.sampling_params"
@@ -54,7 +54,7 @@ _SCHEDULER = (
     "include_finished_set log_stats"
 )
 _RECORD = "self scheduler_stats iteration_stats mm_cache_stats engine_idx"
-# (module, name in it): the names of its parameters, in every known version
+# (module, function in it): the names of its parameters, one text for each known form
 PARAMETERS = {
     (SAMPLER, "RejectionSampler.__init__"): ("self sampler spec_config device",),
     (SAMPLER, "RejectionSampler.forward"): ("self metadata draft_probs logits sampling_metadata",),
@@ -97,7 +97,7 @@ def find(module: Any, name: str) -> tuple[Any, str, Callable]:
 
 
 def mismatches(modules: dict[str, Any], version: str) -> list[str]:
-    """Return the reasons why these modules of vLLM cannot be patched, one line each; empty if they are as expected."""
+    """Return why these modules of vLLM cannot be patched, one line per reason; [] if they are as expected."""
     if not version.startswith(tuple(f"{known}." for known in VERSIONS)):
         return [f"vLLM {version} is not one of {', '.join(VERSIONS)}"]
     found = []

@@ -17,7 +17,7 @@ def logprobs(self: Any, count: int, metadata: Any, rows: Rows, tokens: torch.Ten
     ``RejectionSampler._get_logprobs_tensors`` does.
 
     It has B * (K+1) lines, one for each of the tokens [B, K+1]: ids [.., count+1] (the token, then the `count` most
-    likely), their logprobs (or logits), and the token's rank. Lines of tokens that are -1 mean nothing.
+    likely), their logprobs (or logits), and the token's rank. The values of lines whose token is -1 are not used.
     """
     from vllm.v1.outputs import LogprobsTensors
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The option SPECDEC_VLLM_METHOD."""
+"""The environment variable SPECDEC_VLLM_METHOD."""
 
 from __future__ import annotations
 
 import os
 
-METHODS = ("", "race")  # empty: vLLM's rejection_sample_method
+METHODS = ("", "race")  # "": the method is vLLM's rejection_sample_method
 
 
 def method() -> str:
-    """Return the option's value, in lower case."""
+    """Return the variable's value in lower case, "" if it is unset."""
     return os.environ.get("SPECDEC_VLLM_METHOD", "").strip().lower()
 
 

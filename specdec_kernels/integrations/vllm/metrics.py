@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the plugin did, in vLLM's own metrics and stats log, also where workers and engine are other processes.
+"""Counts of the plugin's steps in vLLM's own metrics and stats log, also if workers run in other processes.
 
-Counts travel with what vLLM sends anyway: as an attribute of a worker's ModelRunnerOutput to the scheduler, and as a
-field of SchedulerStats, which is declared in every process, to the loggers of the API server.
+Counts are sent with objects that vLLM sends anyway: as an attribute of a worker's ModelRunnerOutput to the scheduler,
+and as a field of SchedulerStats to the loggers of the API server. Every process declares that field.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from specdec_kernels import registry
 from specdec_kernels.integrations.vllm.fallback import LEFT, log, unsent
 
 FIELD = "specdec"  # attribute of ModelRunnerOutput, field of SchedulerStats
-STEPS, STATUS = "steps", "status: "  # names of counts, beside LEFT + reason; STATUS is followed by the bit's name
+STEPS, STATUS = "steps", "status: "  # names of counts besides LEFT + reason; a bit's name follows STATUS
 BITS = {
     "invalid row": registry.STATUS_INVALID_ROW,
     "empty residual": registry.STATUS_EMPTY_RESIDUAL,
@@ -28,13 +28,13 @@ BITS = {
 
 
 class Statuses:
-    """Counts requests by status bit on their device, and reads the counts when they have arrived."""
+    """Counts of requests by status bit, kept on their device and read once they have been copied to the host."""
 
     def __init__(self, device: torch.device) -> None:
         self.total = torch.zeros(len(BITS), dtype=torch.int64, device=device)
         self.bits = torch.zeros(len(BITS), dtype=torch.int32, device=device)
         for i, bit in enumerate(BITS.values()):
-            self.bits[i].fill_(bit)  # nothing is uploaded
+            self.bits[i].fill_(bit)  # fill_ needs no copy from the host
         self.copy = torch.zeros(len(BITS), dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
         self.reported = [0] * len(BITS)
         self.arrived: Any = None
@@ -43,7 +43,7 @@ class Statuses:
         self.total += (status[:, None] & self.bits != 0).sum(0)
 
     def read(self) -> None:
-        """Add what has arrived to `unsent`. On a GPU it is from an earlier call, since nothing waits."""
+        """Add the counts on the host to `unsent`. Those of a GPU come from an earlier call, as this does not wait."""
         if self.arrived is None or self.arrived.query():
             if self.total.device.type != "cuda":
                 self.copy.copy_(self.total)
@@ -66,14 +66,14 @@ def served() -> None:
 
 
 def saw(status: torch.Tensor) -> None:
-    """Count the status bits of a call, whose requests have this status [B]."""
+    """Count the bits of a call's status [B]."""
     if status.device not in _statuses:
         _statuses[status.device] = Statuses(status.device)
     _statuses[status.device].add(status)
 
 
 def made_output(upstream: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Replacement of ``ModelRunnerOutput.__init__``: take the counts since the last output along."""
+    """Replacement of ``ModelRunnerOutput.__init__``: attach the counts since the last output."""
     upstream(self, *args, **kwargs)
     for statuses in _statuses.values():
         statuses.read()
@@ -125,7 +125,7 @@ def record_prometheus(
     upstream: Callable, self: Any, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None,
     engine_idx: int = 0,
 ) -> None:  # fmt: skip
-    """Replacement of ``PrometheusStatLogger.record``."""
+    """Replacement of ``PrometheusStatLogger.record``: add the counts to the plugin's metrics."""
     upstream(self, scheduler_stats, iteration_stats, mm_cache_stats, engine_idx)
     found = getattr(scheduler_stats, FIELD, None)
     if not found:

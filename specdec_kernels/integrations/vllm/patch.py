@@ -33,7 +33,7 @@ from specdec_kernels.integrations.vllm.method import METHODS, method, races
 
 
 def every() -> None:
-    """Patch vLLM in this process, unless SPECDEC_VLLM_METHOD names no method."""
+    """Patch vLLM in this process, unless SPECDEC_VLLM_METHOD has an unknown value."""
     if method() not in METHODS:
         text = "specdec_kernels %s: SPECDEC_VLLM_METHOD=%r is not race: vLLM is not patched"
         log.warning(text, specdec_kernels.__version__, method())
@@ -49,7 +49,7 @@ def samplers() -> None:
         wrap(params, "SamplingParams._validate_spec_decode", processors.validate_spec_decode)
         wrap(procs, "build_logitsprocs", _build_logitsprocs)
         runner: Any = sys.modules.get(known.RUNNER)
-        if runner:  # it has imported the function by name
+        if runner:  # it has imported the function by name, before it was replaced
             runner.build_logitsprocs = procs.build_logitsprocs
         wrap(v1, "RejectionSampler.apply_logits_processors", processors.apply_logits_processors)
         wrap(v1, "RejectionSampler.__init__", _made)
@@ -93,9 +93,9 @@ def _imported(name: str) -> Any:
 
 
 def _made(upstream: Callable, self: Any, sampler: Any, spec_config: Any = None, device: Any = None) -> None:
-    """Replacement of ``RejectionSampler.__init__``: patch V1's runner and drafter too, so that it draws by ``sample``.
+    """Replacement of ``RejectionSampler.__init__``: patch V1's runner and drafter too.
 
-    By now vLLM's logging is set up, and this process has imported their modules.
+    The drafter then draws by ``sample``. By now vLLM's logging is set up, and this process has imported both modules.
     """
     upstream(self, sampler, spec_config, device)
     verify.made(self, spec_config)

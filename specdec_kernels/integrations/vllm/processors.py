@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """min-p and logit bias under speculation, which vLLM itself refuses.
 
-V1's logits processors are built as if there were no speculation: their state says what requests ask for (``views``).
-V2's sampler supports both already.
+V1's logits processors are built as if there were no speculation. Their state holds what requests ask for, and ``views``
+reads it. V2's sampler supports both already.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def apply_logits_processors(
 ) -> torch.Tensor:
     """Replacement of ``RejectionSampler.apply_logits_processors`` for rows [D, V]: add biases, and apply min-p.
 
-    Biases come before penalties, as without drafts. min-p comes after them, since vLLM's own verification ignores it.
+    Biases are added before penalties, as without drafts. min-p is applied after them; vLLM's verification ignores it.
     """
     least = None if sampling_metadata.all_greedy else min_p(sampling_metadata)
     biased = [x for x in sampling_metadata.logitsprocs.non_argmax_invariant if getattr(x, "biases", None)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The option SPECDEC_VLLM_METHOD=race, V1: a seed gives one text, with speculation or without.
+"""SPECDEC_VLLM_METHOD=race for V1: a seed gives one text, with speculation or without.
 
 Drafts are drawn by `sample(race=True)` and verified by `verify_chain(method="race")`. Both use one seed for a request's
 whole life, and absolute positions. An engine without speculation draws in the same way.
@@ -29,7 +29,7 @@ class Place:
 
 
 def made(self: Any) -> None:
-    """Set a rejection sampler to the race.
+    """Make a rejection sampler verify by the race.
 
     Raises:
         ValueError: the engine asks for another method.
@@ -55,8 +55,8 @@ def made_scheduler(upstream: Callable, self: Any, vllm_config: Any, *args: Any, 
 def place(runner: Any, last: torch.Tensor) -> Place:
     """Return the place of the first token that a step emits, after the token at position `last` [B].
 
-    A request without a seed has one made of its id and the engine's seed, so it is equal on all ranks. vLLM adds random
-    letters to ids.
+    The seed of a request without one is made from its id and the engine's seed, so all ranks have the same. vLLM adds
+    random letters to ids, so such requests draw different numbers even if their callers' ids are equal.
     """
     generators, seeds = runner.input_batch.generators, []
     for b, request in enumerate(runner.input_batch.req_ids):
@@ -69,12 +69,12 @@ def place(runner: Any, last: torch.Tensor) -> Place:
 
 
 def after(at: Place, tokens: torch.Tensor) -> Place:
-    """Return the place of the token that follows tokens [B, K+1], which are padded with -1: that of the first draft."""
+    """Return the place of the first draft: it follows the emitted tokens [B, K+1], which are padded with -1."""
     return Place(at.seed, at.position + (tokens >= 0).sum(1))
 
 
 class Plain:
-    """Stands in for the RejectionSampler of an engine without speculation."""
+    """Takes the place of a RejectionSampler in an engine without speculation."""
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler

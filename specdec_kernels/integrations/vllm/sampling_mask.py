@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ids that each row's filters kept, for trainers (vLLM's ``return_sampling_mask``, V2 model runner), by support."""
+"""vLLM's ``return_sampling_mask`` (V2) by support: the ids that each row's filters keep, for trainers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def from_logits(
 ) -> Any:
     """Replacement of ``SamplingMaskTensors.from_logits``: return the kept ids of the row of each emitted token.
 
-    In a step that vLLM prepared, its filters have already set the other ids to -inf.
+    In a step that fell back, vLLM's filters have already set the other ids to -inf.
     """
     kind = upstream.__self__  # type: ignore[attr-defined]  # the class: upstream is its method
     V = logits.size(1)

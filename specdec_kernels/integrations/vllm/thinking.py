@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thinking budgets of vLLM's V1 runner: the rows whose token is forced, found by vLLM's own bookkeeping."""
+"""Thinking budgets of vLLM's V1 runner: the rows whose token is forced, as vLLM's own code determines them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Forced(NamedTuple):
 
 
 class Places:
-    """Stands in for rows of logits: it records the entries that vLLM sets to a large number to force a token."""
+    """Takes the place of rows of logits, and records the entries that vLLM sets to a large number to force a token."""
 
     def __init__(self, rows: int, device: torch.device) -> None:
         self.shape = (rows,)
@@ -27,7 +27,7 @@ class Places:
         self.ids: list[torch.Tensor] = []
 
     def new_full(self, size: Any, value: float) -> None:
-        """Stand in for the value that is written."""
+        """Return None in place of values to write, since only their places are recorded."""
 
     new_tensor = is_contiguous = lambda self, *given: None  # on ROCm vLLM then writes entries one by one
 
@@ -42,8 +42,8 @@ class Places:
 def forced(scheduled: Any, sampling_metadata: Any) -> Forced | None:
     """Return the rows that thinking budgets force in this step; None if there are none.
 
-    As vLLM's samplers do, it advances the budgets' state by the step: under speculation for the bonus rows and then for
-    the others, else for all rows at once.
+    As vLLM's samplers do, it advances the budgets' state by this step. Under speculation it does so for the bonus rows
+    and then for the others, otherwise for all rows at once.
     """
     holder = getattr(sampling_metadata, "thinking_budget_state_holder", None)
     if holder is None or not holder.has_tracked_requests():

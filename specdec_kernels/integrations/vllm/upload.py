@@ -10,7 +10,7 @@ import torch
 def on(x: np.ndarray | list[int], device: torch.device) -> torch.Tensor:
     """Return x on the device, without waiting for it; a list becomes int64.
 
-    A copy to a GPU begins in pinned memory: from other memory it would wait, non_blocking or not.
+    It is copied to a GPU from pinned memory. A copy from other memory would wait, even with non_blocking.
     """
     made = torch.tensor(x, dtype=torch.int64, device="cpu") if isinstance(x, list) else torch.from_numpy(x)
     return (made.pin_memory() if device.type == "cuda" else made).to(device, non_blocking=True)

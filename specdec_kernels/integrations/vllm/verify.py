@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's rejection sampler by verify_chain.
+"""The rejection sampler of vLLM's V1 runner by verify_chain.
 
 vLLM's target rows [D+B, V], with a bonus row after each request's drafts, are verify_chain's ragged layout. One call
-applies what requests ask of a row, tests the drafts and draws the final tokens, directly on the model's rows.
+applies the requests' parameters and views, tests the drafts and draws the final tokens, directly on the model's rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from specdec_kernels.rows import Rows
 
 # vLLM's methods as arguments of verify_chain; the first two keep the target's distribution
 METHODS: dict[str, dict] = {"standard": {}, "block": {"method": "block"}, "synthetic": {"rule": "synthetic"}}
-METHODS["race"] = {"method": "race"}  # keeps it too, without the draft's distribution
+METHODS["race"] = {"method": "race"}  # keeps the target's distribution too, and does not read the draft's
 EXACT = ("standard", "block")
 # the arguments of rejection_sample after sampling_metadata, in order
 RATES, FLY = ("synthetic_mode", "synthetic_conditional_rates"), ("fly_window_size", "fly_entropy_threshold")
@@ -36,15 +36,15 @@ MORE = (*RATES, "use_fp64_gumbel", *FLY, "fly_entropy_top_k")
 
 @dataclass(frozen=True)
 class Step:
-    """The runner's state of a step that vLLM does not pass to the rejection sampler."""
+    """A step's data that vLLM's runner does not pass to the rejection sampler."""
 
     offset: torch.Tensor  # [B] int64, the position of each request's first row
     draft_kind: str  # kind of the draft's rows: "logits" if our drafter drew from them, else "probs"
     scheduled: Any  # SpecDecodeMetadata of the drafts that vLLM scheduled
-    drafts: cut.Drafts  # those that are verified
+    drafts: cut.Drafts  # the drafts that are verified, including cut ones
     was_cut: np.ndarray  # [B] bool, whether a request's draft is one longer than scheduled
     grammar: Grammar | None = None
-    seed: torch.Tensor | None = None  # [B] int64, of a race; None: those of `keys`
+    seed: torch.Tensor | None = None  # [B] int64, for a race; None: seeds come from `keys`
 
 
 def made(self: Any, spec_config: Any) -> None:
@@ -54,7 +54,7 @@ def made(self: Any, spec_config: Any) -> None:
 
 
 def is_exact(self: Any, sampling_metadata: Any) -> bool:
-    """Return whether drafts are tested with the distributions they were drawn from, not by rates or argmax alone."""
+    """Return whether drafts are tested against the distributions they were drawn from, not by rates or argmax only."""
     return self.specdec_method in EXACT and not sampling_metadata.all_greedy
 
 
@@ -100,7 +100,7 @@ def forward(
         metadata.draft_token_ids = torch.full_like(metadata.draft_token_ids, -1)
     reason = why_not(self, scheduled, logits, sampling_metadata)
     if reason is not None:
-        if self.specdec_method == "race":  # its drafts have the noise of later draws, so no test of theirs is exact
+        if self.specdec_method == "race":  # its drafts share noise with later draws, so vLLM cannot test them exactly
             metadata = copy(metadata)
             metadata.draft_token_ids = torch.full_like(metadata.draft_token_ids, -1)
         fallback.note(reason, f"first with {logits.size(0)} rows and the drafts {list(scheduled.num_draft_tokens)}")
@@ -129,7 +129,7 @@ def verified(
     sampling_metadata: Any,
     seen: views.Views,
 ) -> torch.Tensor:
-    """Return tokens [B, K+1] int32 by one verify_chain call on the model's rows and their views."""
+    """Return the tokens [B, K+1] int32 of one verify_chain call on the model's rows and their views."""
     step, method, parameters = self.specdec_step, dict(METHODS[self.specdec_method]), sampling(sampling_metadata)
     B = len(metadata.num_draft_tokens)
     if step is not None and step.seed is not None:
@@ -261,7 +261,7 @@ def expand_batch_to_tokens(
     replace_from: float = 0,
     replace_to: float = 0,
 ) -> torch.Tensor:
-    """Replacement of ``expand_batch_to_tokens``: on the CPU vLLM 0.32's own writes its output for int64 only."""
+    """Replacement of ``expand_batch_to_tokens``: on the CPU, vLLM 0.32's function works for int64 only."""
     if x.device.type != "cpu":
         return upstream(x, cu_num_tokens, num_tokens, replace_from, replace_to)
     counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rejection sampling of vLLM's V2 model runner by verify_chain, from the rows as the model wrote them.
 
-Draft rows are stored by request slot [slots, K, V], without temperature; what requests ask for is stored by slot too.
+Draft rows are stored by request slot, [slots, K, V], before temperature. Parameters of requests are stored by slot too.
 All are looked up by index, in fixed shapes, so nothing waits for the device.
 """
 
@@ -27,13 +27,13 @@ MORE = (*OURS, *THEIRS, "fly_entropy_threshold", "fly_entropy_top_k")
 PROCESSORS = ["LogitBiasState", "PenaltiesState", "BadWordsState"]  # vLLM's own, in its order
 
 _requests: ContextVar[Any] = ContextVar("requests", default=None)  # vLLM's RequestState while its drafts are verified
-_grammars: ContextVar[Any] = ContextVar("grammars", default=None)  # the step's requests that have one; None: not known
-_filters: ContextVar[Any] = ContextVar("filters", default=None)  # what the step's drafts were drawn with
-_verified: ContextVar[Any] = ContextVar("verified", default=None)  # the last step, for its sampling masks
+_grammars: ContextVar[Any] = ContextVar("grammars", default=None)  # the step's requests with a grammar; None: not known
+_filters: ContextVar[Any] = ContextVar("filters", default=None)  # draft_v2.Filters that the drafts were drawn with
+_verified: ContextVar[Any] = ContextVar("verified", default=None)  # the step just verified, for its sampling masks
 
 
 class Chains(NamedTuple):
-    """Where the drafts of a step are."""
+    """The drafts of a step, and the places of their rows."""
 
     slot: torch.Tensor  # [B] int64
     offset: torch.Tensor  # [B] int64, the position of the last committed token
@@ -70,11 +70,11 @@ def verify(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Replacement of ``RejectionSampler._verify``: return the rows, tokens [B, K+1] and their number [B].
 
-    The rows [R, V] are those that came. In steps that fall back, vLLM copies them to float32 and filters the copy.
+    The rows [R, V] are the given logits. In steps that fall back, they are a float32 copy that vLLM has filtered.
     """
     _verified.set(None)
     sampler, K = self.sampler, self.num_speculative_steps
-    own = self.watermark_key is not None or is_on(getattr(self, "fly_window_size", 0))  # rejection_sample says so
+    own = self.watermark_key is not None or is_on(getattr(self, "fly_window_size", 0))  # rejection_sample notes this
     reason = None if own else why_not(sampler, idx_mapping_np, seq_lens_upper_bound_np)
     if own or reason is not None:
         if reason is not None:
@@ -136,14 +136,14 @@ def sampling_mask_rows(logits: torch.Tensor) -> Rows | None:
 
 
 def runner_sample(upstream: Callable, self: Any, hidden_states: Any, input_batch: Any, grammar_output: Any) -> Any:
-    """Replacement of V2's ``GPUModelRunner.sample``: verify steps whose drafts a grammar cut at their first tokens too.
+    """Replacement of V2's ``GPUModelRunner.sample``: also verify steps in which a grammar cut every draft at its start.
 
-    vLLM sends a step without drafts to its sampler, which would draw from p.
+    vLLM would send such a step, which has no drafts, to its sampler, and that would draw from p.
     """
     drafts = getattr(self.speculator, "draft_logits", None) is not None and self.rejection_sampler is not None
     if drafts and grammar_output is not None and input_batch.num_draft_tokens == 0:
         input_batch = copy(input_batch)
-        input_batch.num_draft_tokens = len(input_batch.req_ids)  # each request has one, though not scheduled
+        input_batch.num_draft_tokens = len(input_batch.req_ids)  # each request has a draft, although none is scheduled
     grammars = _grammars.set(() if grammar_output is None else grammar_output.structured_output_request_ids)
     filters = _filters.set(getattr(self.speculator, "specdec_filters", None))
     try:
@@ -161,7 +161,7 @@ def placed(
     K: int,
     requests: Any,
 ) -> Chains:
-    """Return where the drafts of these requests are. With vLLM's RequestState, drafts that were cut are restored."""
+    """Return the drafts of these requests. `requests`: vLLM's RequestState, to restore cut drafts; None: do not."""
     first, end = cu_num_logits[:-1].to(torch.int64), cu_num_logits[1:, None]
     row = first[:, None] + torch.arange(K + 1, device=first.device)
     after = row[:, 1:]  # a draft's id is stored at the index of the row after it
@@ -178,7 +178,7 @@ def placed(
 def verified(
     chains: Chains, target: Rows, draft: Rows | None, seed: torch.Tensor, rates: torch.Tensor | None, block: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return tokens [B, K+1] and their number [B] by one verify_chain call."""
+    """Return the tokens [B, K+1] of one verify_chain call, and their number [B]."""
     slot, K = chains.slot, chains.drafts.size(1)
     column = torch.arange(K + 1, device=slot.device)
     rule: dict[str, Any] = {} if rates is None else {"rule": "synthetic", "alpha": rates[None, :K]}
@@ -201,9 +201,9 @@ def verified(
 def with_cut(
     drafts: torch.Tensor, requests: Any, slot: torch.Tensor, position: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return drafts [B, K] with the first cut id of each request, and the number of ids before it [B, 1]; see ``cut``.
+    """Return drafts [B, K] with the first cut id of each request, and the number of ids before it [B, 1] (see cut.py).
 
-    A request that has sampled nothing since its prompt was read has no draft; its slot may hold another request's.
+    A request that has sampled nothing since its prompt was read has no draft; its slot may hold an earlier request's.
     """
     kept = (drafts >= 0).to(torch.int64).cumprod(1).sum(1, keepdim=True)
     has_more = (kept < drafts.size(1)) & (position >= requests.prefill_len.gpu[slot])[:, None]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What V1's requests ask of rows besides temperature and filters, as views that the ops apply while they read a row.
+"""Penalties, biases and masks of V1's requests, as views of rows that the ops apply while they read a row.
 
 logit_bias, bad words and min_tokens are a Bias; allow-lists, grammars and thinking budgets are masks; penalties read
-lists of the tokens used. Rows are numbered as in the step's logits [R, V], R = D+B of the drafts that vLLM scheduled.
+lists of the tokens used. Rows are numbered as in the step's logits [R, V]; R = D+B for D drafts that vLLM scheduled.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from specdec_kernels.rows import Rows
 
 @dataclass(frozen=True)
 class Views:
-    """The views of a step's rows. Rows of bias and allowed are those of the logits [R, V]."""
+    """The views of a step's rows. The `row` of bias and allowed has an entry for each row of the logits [R, V]."""
 
     penalties: Penalties | None = None
     bias: Bias | None = None
     allowed: Allowed | None = None
 
     def at(self, row: torch.Tensor | None) -> dict[str, Any]:
-        """Return the arguments of Rows, for positions with these rows of the logits; None: position i has row i."""
+        """Return arguments of Rows. row: the index of each position's row of logits; None: position i has row i."""
         bias, allowed = self.bias, self.allowed
         if row is not None:
             bias = bias and bias._replace(row=index(bias)[row])
@@ -48,13 +48,13 @@ def of_step(scheduled: Any, logits: torch.Tensor, sampling_metadata: Any, gramma
         scheduled: SpecDecodeMetadata of the drafts that vLLM scheduled.
         logits: the model's rows [R, V]; they are read only if a request has min_tokens and a grammar.
         sampling_metadata: SamplingMetadata.
-        grammar: the grammars' masks, with the index of each row's [R].
+        grammar: the grammars' masks, with the index of each row's mask [R].
     """
     counts = np.array(scheduled.num_draft_tokens, dtype=np.int64) + 1
     masks = allowed(counts, logits.device, sampling_metadata, grammar)
     forced = thinking.forced(scheduled, sampling_metadata)
     added = bias(counts, logits, sampling_metadata, masks)
-    if forced is not None:  # its token follows whatever else is asked
+    if forced is not None:  # the forced token overrides other masks and biases
         masks = with_forced(masks, forced, logits)
         added = added and added._replace(row=index(added).index_fill(0, forced.row, -1))
     return Views(penalties(sampling_metadata, logits.size(1)), added, masks)
@@ -91,15 +91,15 @@ def history(prompt: torch.Tensor, output: torch.Tensor, V: int) -> tuple[torch.T
 
 
 class Asked(NamedTuple):
-    """What a request asks by token ids."""
+    """A request's logit_bias, bad words and min_tokens, by token ids."""
 
     added: dict[int, float]  # logit_bias
     bad_words: list[list[int]]
     ends: frozenset[int]  # the ids that min_tokens forbids
-    until: int  # the number of output tokens before which it does
+    until: int  # min_tokens: as long as the output is shorter, `ends` are forbidden
     output: Sequence[int]
     drafts: Sequence[int]
-    grammar: bool
+    grammar: bool  # whether it has a grammar
 
     def forbidden(self, i: int) -> tuple[int, ...]:
         """Return the ids that complete a bad word after i drafts."""
@@ -109,7 +109,7 @@ class Asked(NamedTuple):
         return tuple(word[-1] for word in words if before[len(before) - len(word) + 1 :] == word[:-1])
 
     def lists(self, rows: int) -> Iterator[tuple[dict[int, float], dict[int, float]]]:
-        """Yield the values of each row by id: with and without those that min_tokens forbids."""
+        """Yield for each row two {id: bias}: with min_tokens, and without it."""
         for i in range(rows):
             without = self.added | dict.fromkeys(self.forbidden(i), -np.inf)
             early = len(self.output) + i < self.until
@@ -117,7 +117,7 @@ class Asked(NamedTuple):
 
 
 def asked(counts: np.ndarray, sampling_metadata: Any) -> dict[int, Asked]:
-    """Return what requests ask by token ids; only the requests that do."""
+    """Return {request: its Asked} for the requests that have any of the three."""
     added: dict[int, dict[int, float]] = {}
     short: dict[int, tuple] = {}
     for processor in sampling_metadata.logitsprocs.non_argmax_invariant:
@@ -133,9 +133,9 @@ def asked(counts: np.ndarray, sampling_metadata: Any) -> dict[int, Asked]:
 
 
 def bias(counts: np.ndarray, logits: torch.Tensor, sampling_metadata: Any, masks: Allowed | None) -> Bias | None:
-    """Return logit_bias, bad words and min_tokens of requests with counts [B] rows; None if there are none.
+    """Return logit_bias, bad words and min_tokens of B requests with counts [B] rows; None if there are none.
 
-    vLLM lifts min_tokens in rows whose grammar allows nothing else.
+    vLLM lifts min_tokens in a row if its grammar allows no other token than those that min_tokens forbids.
     """
     requests = asked(counts, sampling_metadata)
     first = counts.cumsum() - counts
@@ -176,7 +176,7 @@ def allowed(
     mask = sampling_metadata.allowed_token_ids_mask
     if mask is None:
         return grammar
-    if getattr(sampling_metadata, "specdec_packed", None) is None:  # vLLM makes it anew where the batch changes
+    if getattr(sampling_metadata, "specdec_packed", None) is None:  # vLLM makes new metadata if the batch changes
         sampling_metadata.specdec_packed = packed(mask)
     words = sampling_metadata.specdec_packed
     request = on(np.repeat(np.arange(len(counts)), counts), device)
@@ -184,13 +184,13 @@ def allowed(
         return Allowed(words, request)
     width = min(words.size(1), grammar.bits.size(1))
     row = index(grammar)
-    both = grammar.bits[row, :width] & words[request, :width]  # of rows without a grammar: not used
+    both = grammar.bits[row, :width] & words[request, :width]  # rows without a grammar do not use theirs
     none = torch.arange(len(request), device=device) + words.size(0)
     return Allowed(torch.cat([words[:, :width], both]), request.where(row < 0, none))
 
 
 def with_forced(masks: Allowed | None, forced: thinking.Forced, logits: torch.Tensor) -> Allowed:
-    """Return masks in which these rows allow their forced token only."""
+    """Return masks that allow only the forced token in rows that have one."""
     R, V = logits.shape
     alone = torch.zeros(len(forced.row), -(-V // 32), dtype=torch.int32, device=logits.device)
     bit = (torch.ones_like(forced.ids) << forced.ids % 32).to(torch.int32)
@@ -203,6 +203,6 @@ def with_forced(masks: Allowed | None, forced: thinking.Forced, logits: torch.Te
 
 
 def index(view: Bias | Allowed) -> torch.Tensor:
-    """Return the number of each row's list or mask; here every view has one."""
+    """Return the index of each row's list or mask, which every view in this module has."""
     assert view.row is not None
     return view.row

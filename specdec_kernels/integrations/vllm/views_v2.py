@@ -21,7 +21,7 @@ from specdec_kernels.ops.row_stats import row_stats
 from specdec_kernels.penalties import Penalties
 from specdec_kernels.rows import Rows
 
-MOST_USED = 16_384  # different tokens of a request, for penalties on a CUDA device
+MOST_USED = 16_384  # distinct tokens of a request: the most for which the CUDA ops support penalties
 
 
 class Step(NamedTuple):
@@ -33,7 +33,7 @@ class Step(NamedTuple):
     slot: torch.Tensor  # [B] int64
     request: torch.Tensor  # [R] int64, the request of each row
     local: torch.Tensor  # [R] int64, the row's index in its request: the number of drafts before it
-    ids: torch.Tensor  # [R], the token that each row follows: at local > 0 a draft
+    ids: torch.Tensor  # [R], the token before each row: a draft if local > 0
     position: torch.Tensor  # [R], the position of that token
     num_drafts: int  # K, the largest number of drafts of a request
 
@@ -42,7 +42,7 @@ class Step(NamedTuple):
         return self.slot[self.request]
 
     def tokens_at(self, position: torch.Tensor) -> torch.Tensor:
-        """Return the tokens at these positions [R, n] of each row's text, drafts included."""
+        """Return the tokens at positions [R, n] of each row's text, which includes the drafts."""
         state = self.sampler.req_states
         texts, committed = state.all_token_ids.gpu, state.total_len.gpu[self.row_slot][:, None]
         kept = texts[self.row_slot[:, None], position.clamp(0, texts.size(1) - 1)]
@@ -61,7 +61,7 @@ def step(
     position: torch.Tensor,
     num_drafts: int,
 ) -> Step:
-    """Return the step of these arguments of ``_verify``. Rows after the last request's count as its own."""
+    """Return the Step of a call of ``_verify``. Rows after those of the last request count as its own."""
     ends = cu_num_logits.to(torch.int64)
     row = torch.arange(logits.size(0), device=logits.device)
     request = torch.searchsorted(ends[1:].contiguous(), row, right=True).clamp(max=slot.size(0) - 1)
@@ -69,14 +69,14 @@ def step(
 
 
 def sampling(states: Any, used: np.ndarray, slot: torch.Tensor) -> dict[str, Any]:
-    """Return temperature, top-k, top-p and min-p of these slots, except those that no request in `used` asks for."""
+    """Return temperature, top-k, top-p and min-p of slots [n], without filters that no slot in `used` [B] has on."""
     off = {"top_k": states.vocab_size, "top_p": 1.0, "min_p": 0.0}
     on = [name for name, x in off.items() if (getattr(states, name).np[used] != x).any()]
     return {name: getattr(states, name).gpu[slot] for name in ("temperature", *on)}
 
 
 def chains(of: Step, row: torch.Tensor) -> Rows:
-    """Return the target's rows as ``verify_chain`` takes them: position i of request b is that of row [B, K+1]."""
+    """Return the target's rows for ``verify_chain``. row [B, K+1]: the index of each position's row of logits."""
     place = row.clamp(max=of.logits.size(0) - 1)
     bias, allowed = bias_and_mask(of)
     return Rows(
@@ -90,9 +90,9 @@ def chains(of: Step, row: torch.Tensor) -> Rows:
 
 
 def flat(of: Step) -> Rows:
-    """Return rows [R, V] for ``support``, which penalties see after their drafts.
+    """Return rows [R, V] for ``support``, each with the penalties after the drafts before it.
 
-    vLLM filters greedy requests' rows at temperature 1.
+    Rows of greedy requests get temperature 1, at which vLLM filters them.
     """
     taken = sampling(of.sampler.sampling_states, of.used, of.row_slot)
     taken["temperature"] = torch.where(taken["temperature"] == 0, 1.0, taken["temperature"])
@@ -107,7 +107,7 @@ def flat(of: Step) -> Rows:
 
 
 def penalties(of: Step, slot: torch.Tensor) -> Penalties | None:
-    """Return the penalties of these slots, on vLLM's own counts and prompt bits; None if no request has any."""
+    """Return the penalties of these slots, by vLLM's own counts and prompt bits; None if no request has any."""
     state = of.sampler.penalties_state
     if not state.use_penalty[of.used].any():
         return None
@@ -124,7 +124,7 @@ def penalties(of: Step, slot: torch.Tensor) -> Penalties | None:
 def bias_and_mask(of: Step) -> tuple[Bias | None, Allowed | None]:
     """Return the biases and masks of the R rows: logit bias, minimum lengths, bad words, allowed ids, and end markers.
 
-    A row at which a thinking budget is spent has its end marker's next token alone, without biases.
+    A row at which a thinking budget is spent allows only the next token of the end marker, and has no biases.
     """
     state = of.sampler.logits_processors[0]
     given, forced = allowed_ids(of, state), spent_budget(of)
@@ -139,7 +139,7 @@ def bias_and_mask(of: Step) -> tuple[Bias | None, Allowed | None]:
 
 
 def joined(lists: list[Bias]) -> Bias:
-    """Return one list of each row's entries."""
+    """Return biases whose lists hold the entries of all these lists, row by row."""
     return Bias(torch.cat([x.ids for x in lists], 1), torch.cat([x.values for x in lists], 1))
 
 
@@ -173,7 +173,7 @@ def stop_ids(of: Step, state: Any, added: Bias | None, given: Allowed | None) ->
 
 
 def bad_words_added(upstream: Callable, self: Any, req_idx: int, sampling_params: Any) -> bool:
-    """Replacement of ``BadWordsState.add_request``: keep how many ids the words of each slot have, on the host."""
+    """Replacement of ``BadWordsState.add_request``: store on the host how many ids each slot's words have."""
     if not hasattr(self, "specdec_lengths"):
         self.specdec_lengths = np.full(len(self.num_bad_words.np), self.bad_word_token_ids.gpu.size(1))
     added = upstream(self, req_idx, sampling_params)
@@ -207,7 +207,7 @@ def bad_words(of: Step) -> Bias | None:
 
 
 def allowed_ids(of: Step, state: Any) -> Allowed | None:
-    """Return the masks of the requests' allowed ids, [B, W] by row."""
+    """Return the masks of the requests' allowed ids, [B, W], with the index of each row's mask [R]."""
     most = int(state.num_allowed_token_ids.np[of.used].max())
     if most == 0:
         return None
@@ -222,16 +222,16 @@ def allowed_ids(of: Step, state: Any) -> Allowed | None:
 
 
 def spent_budget(of: Step) -> torch.Tensor | None:
-    """Return the id that each row must have since its thinking budget is spent, [R], -1 for none.
+    """Return the id [R] that a row must emit because its thinking budget is spent; -1: any.
 
-    It is the next token of the end marker, of which the text before the row may already have the first ones.
+    It is the next token of the end marker, whose first tokens may already be in the text before the row.
     """
     state, texts = of.sampler.thinking_budget_state, of.sampler.req_states
     if not state.enabled or not state.use_thinking_budget[of.used].any():
         return None
     start, natural = state.reasoning_start_token_ids, state.natural_reasoning_end_token_ids
     end, slot = state.reasoning_end_token_ids, of.row_slot
-    # vLLM's own function finds the markers in the committed text. It is given no rows to write to.
+    # vLLM's own function finds the markers in the committed text. It gets no rows that it could write to.
     sys.modules[type(state).__module__].apply_thinking_budget(
         of.logits[:0], of.slot, slot[:0], state.thinking_token_budget.gpu, texts.all_token_ids.gpu,
         texts.total_len.gpu, of.ids[:0], of.local[:0], state.cached_last_start, state.cached_last_end,
@@ -241,7 +241,7 @@ def spent_budget(of: Step) -> torch.Tensor | None:
     length, budget = committed + of.local, state.thinking_token_budget.gpu[slot]
 
     def last(marker: torch.Tensor, cached: torch.Tensor) -> torch.Tensor:
-        """Return where the marker last begins before each row: in the committed text, or with a draft in it."""
+        """Return where the marker last begins before each row, in the committed text or reaching into the drafts."""
         n, found = len(marker), cached[slot].to(torch.int64)
         begin = (committed - n + 1)[:, None] + torch.arange(of.num_drafts, device=slot.device)
         same = (begin >= 0) & (begin <= (length - n)[:, None])
