@@ -66,8 +66,8 @@ def stream(
         requests: at least one.
         drafter: a Drafter (proposal.py); None: plain decoding.
         verify: how chains are verified (sk.verify_chain): "token", "block" or "race". Trees are verified by the method
-            of their drafter; it is "race" if and only if `verify` is. None: "token", or "race" for a drafter of trees
-            for it.
+            of their drafter; it is "race" if and only if `verify` is. None: "token", or "race" if the drafter serves
+            no other.
         max_batch: requests decoded at once; the others wait for a slot. None: all.
         prefill_chunk: the most tokens of a prompt that one pass reads.
         tokenizer: decodes the text of events.
