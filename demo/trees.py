@@ -173,7 +173,7 @@ def curve(axis, method, xs, points):
 
 
 def rates(data, method, settings) -> tuple[list, list]:
-    """Return the settings (K, L) that have been measured, and their tokens per target call. K = 1 is the chain."""
+    """Return the measured settings (K, L) and their tokens per target call. In some methods K = 1 is the chain."""
     chain = METHODS[:3]
     names = {kl: key("chain", 1, kl[1]) if kl[0] == 1 and method in chain else key(method, *kl) for kl in settings}
     known = {kl: data["decode"][name] for kl, name in names.items() if name in data["decode"]}

@@ -13,7 +13,7 @@ __all__ = ["BadWords"]
 class BadWords:
     """The bad words of a batch's requests, those of more than one id. (views.py serves the others.)
 
-    A row forbids a word's last id if the output before the row ends with the ids before it. These are compared on the
+    A row forbids a word's last id if the output before the row ends with the word's other ids. They are compared on the
     device, so no draft is read to the host. A window [.., width] holds the last output tokens before a row, -1 where
     there is none.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Isolation of failing requests: a failed step ends only the requests that also fail alone.
 
-It has changed neither a request's tokens nor their cached keys, so its requests can be tried again in smaller batches.
-In a session over ranks a failed step ends the run.
+A failed step has changed neither its requests' tokens nor their cached keys, so they can be tried again in smaller
+batches. In a session over ranks a failed step ends the run.
 """
 
 import logging

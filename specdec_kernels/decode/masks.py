@@ -72,7 +72,7 @@ class Masks:
 
 
 def _checked(words: Any, index: int) -> torch.Tensor:
-    """Return the words of a request's function, checked. They are copied: it may reuse their memory."""
+    """Return a checked copy of the words of a request's function, which may reuse their memory."""
     found = torch.as_tensor(words) if isinstance(words, torch.Tensor) or hasattr(words, "__array__") else None
     if found is None or found.dtype != torch.int32 or found.dim() != 1 or not len(found):
         came = _check.shown(words) if found is None else f"{found.dtype} {list(found.shape)}"

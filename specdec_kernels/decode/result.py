@@ -77,7 +77,7 @@ class Stats:
 
     @property
     def alpha(self) -> float:
-        """Share of tested levels that were accepted (alpha in theory.py). In a tree a level has several drafts."""
+        """Share of tested levels that were accepted (alpha in theory). In a tree a level has several drafts."""
         return self.accepted / self.tested if self.tested else 0.0
 
     @property

@@ -46,7 +46,7 @@ class Sequence:
 
     @property
     def num_final(self) -> int:
-        """Number of tokens that cannot be rejected any more: all, except in a request that runs ahead (_Ahead)."""
+        """Number of tokens that cannot be rejected any more: all. A subclass that runs ahead has fewer."""
         return len(self.tokens)
 
     def extend(

@@ -103,7 +103,7 @@ class Session:
             TypeError, ValueError: not a request, or one that the target, the drafter, `verify` or the capacity cannot
                 serve. The session is not changed then.
         """
-        request = replace(check_request("submit", "request", request))  # checked again: its lists may have changed
+        request = replace(check_request("submit", "request", request))  # checked again: its prompt may have changed
         check_served("submit", self)
         sequence = Sequence(self.submitted, request, self.tokenizer)
         check_size(self.target, self.capacity, sequence)
@@ -117,7 +117,7 @@ class Session:
     def cancel(self, index: int) -> bool:
         """Cancel a request; return False if it had ended before. Its slot is free at once; its result keeps its tokens.
 
-        The next step returns an event for it before all others, with `finished` "cancelled".
+        The next step returns the request's last event first, with `finished` "cancelled".
 
         Raises:
             ValueError: no request has this index.
@@ -259,7 +259,7 @@ class Session:
         self.cache.clear(slot)
 
     def _fill(self, slot: int) -> None:
-        """Move the batch's last request into the slot. One that cannot be moved is queued and read again."""
+        """Move the batch's last request into the slot. If that fails, it is queued and read again."""
         while len(self.batch) > slot + 1:
             last = self.batch.pop()
             try:

@@ -28,7 +28,7 @@ class Counting(decode.ModelDrafter):
 
 
 def measure(target, draft, prompts, tokens=64, gamma=4, temperature=1.0, batch=8, seed=0):
-    """Return (mean, standard error) over all positions, then of each. prompts: token ids. All texts have `tokens`."""
+    """Return (mean, standard error) over all positions, then of each. prompts: token ids. No text ends early."""
     requests = [decode.Request(p, tokens, temperature=temperature, seed=1000 * seed + i) for i, p in enumerate(prompts)]
     drafter = Counting(draft, gamma, len(requests))
     decode.generate(target, requests, drafter, max_batch=batch).check()
