@@ -2,9 +2,9 @@
 """Training passes of a draft that reads states, equal to the passes of the decode loop.
 
 At depth 1 the draft reads the target's states, at depth k its own states of depth k - 1. The root of a draft is the
-last token that the target has accepted. At depth k each token is k - 1 positions after its root. It attends to the keys of
-depth 1 up to the root, and after the root to those of depths 2, 3, ..., k, one position each. So the drafts from every
-position of a text are trained in `depths` passes over the text.
+last token that the target has accepted. At depth k each token is k - 1 positions after its root. It attends to the keys
+of depth 1 up to the root, and after the root to those of depths 2, 3, ..., k, one position each. So the drafts from
+every position of a text are trained in `depths` passes over the text.
 """
 
 import torch
