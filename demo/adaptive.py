@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does it pay to draft, and does the loop know? Adaptive drafts against plain decoding, and against fixed ones.
+"""Compare adaptive drafts with plain decoding, and with drafts of fixed length.
 
     python -m demo.adaptive                             # batch 1, 4, 8, 16 at T = 0, .7, 1: half an hour
     python -m demo.adaptive --fixed --batch 1 8 --temperature 0 1 --repeats 5
     python -m demo.adaptive --tree traversal --batch 1
 
-There are twice as many requests as decode at once, so that slots fill again. Every round runs all sides on the same
-requests, in an order that turns; a ratio is paired within its round. The interval of a median holds with 95% or more:
-of 9 rounds, from the second lowest ratio to the second highest.
+There are at least twice as many requests as are decoded at once, so that slots are refilled. Every round runs plain
+decoding and all drafters on the same requests, in rotating order. A ratio compares two runs of one round. The interval
+of a median has 95% confidence or more: of 9 rounds it goes from the second lowest ratio to the second highest.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def looked_up(pair, gamma):
 
 
 def sides(pair, args) -> dict:
-    """name -> drafter; the adaptive ones live through all rounds and keep what they have learned."""
+    """Return {name: drafter}. An adaptive drafter serves all rounds and keeps what it has learnt."""
     found = {"plain": None, "adaptive": looked_up(pair, "auto")}
     if args.tree:
         found[args.tree] = decode.TreeDrafter(pair.draft, args.tree, 3, 6, "auto")
@@ -58,7 +58,7 @@ def sides(pair, args) -> dict:
 
 
 def interval(ratios) -> tuple[float, float]:
-    """Return a confidence interval of the median of at least 95%, from the order statistics."""
+    """Return a confidence interval of the median, of at least 95%, from the order statistics."""
     ratios = sorted(ratios)
     n = len(ratios)
     cut = 0
@@ -68,7 +68,7 @@ def interval(ratios) -> tuple[float, float]:
 
 
 def measure(setting, drafters, repeats, tick) -> dict:
-    """name -> its statistics, round by round."""
+    """Return {name: the statistics of each round}, after a warm-up."""
     for drafter in drafters.values():
         setting.run(drafter, prompts=setting.prompts[: max(2, setting.batch)])
         tick()

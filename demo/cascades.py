@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quality against cost of speculative cascades on the real pair, beside the plain cascade and exact speculative
-decoding.
+"""Measure quality and cost of speculative cascades on the demo's models.
+
+They are compared with plain cascades and with exact speculative decoding.
 
     python -m demo.cascades                # about 15 minutes of a core; finished settings are kept in cascades.json
-    python -m demo.cascades --seconds 120  # stop in time, go on at the next call
-    python -m demo.cascades --seconds 0    # only show what there is: the table, and the picture (matplotlib)
+    python -m demo.cascades --seconds 120  # begin no setting after 120 s; the next call goes on
+    python -m demo.cascades --seconds 0    # only show what was measured: the table, and the picture (matplotlib)
 
-HumanEval prompts, temperature 1, SmolLM2-135M-Instruct and the draft of demo, drafts of four tokens. Cost: calls of the
+HumanEval prompts, temperature 1, SmolLM2-135M-Instruct and the demo's draft, drafts of four tokens. Cost: calls of the
 target per token. Quality: the target's mean log-probability of the emitted tokens. Deferral: the chance, at the
-positions of the emitted text, that the rule hands the token over to the target. Intervals hold
-95% and come from resampling prompts. A plain cascade by diff or opt calls the target at every token, and its
-output has the same distribution as the speculative one's, so the table has no row for it.
+positions of the emitted text, that the rule defers the token to the target. Intervals are 95% confidence intervals from
+resampling prompts. A plain cascade by diff or opt calls the target at every token, and its output has the same
+distribution as that of the speculative cascade, so the table has no row for it.
 
 The draft does not read the target's states here. If it did, its row for a token would depend on how many tokens ago the
-target's last state was made. Exact rules do not care, but a cascade's output distribution is made of the draft's rows,
-and the target of a plain cascade, which has not read the draft's tokens, has no states to give.
+target's last state was computed. Under exact rules this does not change the output distribution. A cascade's output
+distribution depends on the draft's rows, so it would change. And in a plain cascade the target has not read the draft's
+tokens, so it has no states for them.
 """
 
 import torch
@@ -40,7 +42,7 @@ SWEEPS = {  # (cascade, rule): alphas, which the loop takes in turns
 
 
 def settings():
-    """(cascade, rule, alpha) in order of importance."""
+    """Yield (cascade, rule, alpha) in order of importance."""
     for turn in range(max(map(len, SWEEPS.values()))):
         yield from ((*sweep, alphas[turn]) for sweep, alphas in SWEEPS.items() if turn < len(alphas))
 
@@ -50,11 +52,13 @@ def key(cascade, rule, alpha):
 
 
 def deferral(rule, alpha, z, y):
-    """Chance that the rule hands a token drafted from logits y [N, V] over to the target, whose logits are z [N, V] ->
-    [N]."""
+    """Return the chance [N] that the rule defers a drafted token to the target.
+
+    z, y: logits [N, V] of the target and of the draft.
+    """
     if rule == "exact":
         return torch.ones(len(z))
-    tv, _, _, _, p, q = sk.row_gap(z, y).T  # the largest probabilities
+    tv, _, _, _, p, q = sk.row_gap(z, y).T  # p, q: the largest probabilities
     if rule == "token_v3":
         kept = z >= z.amax(1, keepdim=True) + torch.tensor(1 - alpha).log()
         return 1 - (y.float().softmax(1) * kept).sum(1)
@@ -63,7 +67,7 @@ def deferral(rule, alpha, z, y):
 
 
 class Scorer:
-    """Reads each prompt once; then the text behind it costs a pass of either model over the text alone."""
+    """Scorer of emitted texts with both models. Each prompt is read once, so a pass reads only the text after it."""
 
     def __init__(self, pair, prompts, tokens):
         self.prompts, self.readers = prompts, [Reader(pair, len(p) + tokens) for p in prompts]
@@ -71,7 +75,7 @@ class Scorer:
             read(prompt[:-1], 0, keep=None)
 
     def __call__(self, i, tokens, rule, alpha):
-        """(deferrals expected, log-probability) over the positions of `tokens` behind prompt i."""
+        """Return (expected deferrals, log-probability), summed over `tokens`, the text after prompt i."""
         prompt = self.prompts[i]
         z, y = self.readers[i](prompt[-1:] + tokens[:-1], len(prompt) - 1)
         logprob = z.log_softmax(1).gather(1, torch.tensor(tokens)[:, None])
@@ -79,7 +83,7 @@ class Scorer:
 
 
 def decoded(pair, scorer, tokens, batch, gamma, cascade, rule, alpha) -> list[list]:
-    """One setting: FIELDS per prompt."""
+    """Decode all prompts in one setting -> the counts of each, as named by FIELDS."""
     drafter = decode.TokenCascade(pair.draft) if cascade == "plain" else decode.ModelDrafter(pair.draft, gamma)
     requests = [
         decode.Request(p, tokens, 1.0, rule=rule, alpha=alpha, seed=i, eos=pair.eos)
@@ -95,7 +99,7 @@ def decoded(pair, scorer, tokens, batch, gamma, cascade, rule, alpha) -> list[li
 
 
 def numbers(counts) -> dict:
-    """name -> (value, low, high)."""
+    """Return {name: (value, low, high)} of the measured quantities per token."""
     pairs = dict(deferral=("deferred", "new_tokens"), calls=("calls", "new_tokens"), logprob=("logprob", "new_tokens"))
     return {name: interval(counts, *pair, fields=FIELDS) for name, pair in pairs.items()}
 

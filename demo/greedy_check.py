@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is greedy speculative output, token by token, the target's own? Every difference is shown with the logits behind it.
+"""Check that greedy speculative decoding gives the tokens of plain decoding. Differences are shown with their logits.
 
     python -m demo.greedy_check                    # float32, 20 prompts x 64 tokens, batch 1, 4, 8: the exactness check
     python -m demo.greedy_check --dtype bfloat16   # how often rounding alone changes the output
     python -m demo.greedy_check --drafter kseq greedy --batch 1 4
 
-Two passes of different shape round differently, so where the two best logits all but tie either token may win. In
-float32 a difference counts as such a tie when the two lie within 1e-4.
+Two passes of different shape round differently, so either token may win where the two best logits nearly tie. In
+float32 a difference counts as such a tie if the two logits lie within 1e-4 of each other.
 """
 
 import argparse
@@ -33,13 +33,13 @@ def first_gap(target, prompt: list[int], a: list[int], b: list[int]) -> tuple[in
 
 
 def differences(target, requests, plain, speculative) -> list[tuple[int, int, float]]:
-    """(request, position, gap) of every request whose outputs differ."""
+    """Return (request, position, gap of the two best logits) of every request whose outputs differ."""
     pairs = enumerate(zip(requests, plain, speculative))
     return [(i, *first_gap(target, r.prompt, a.tokens, b.tokens)) for i, (r, a, b) in pairs if a.tokens != b.tokens]
 
 
 def make_drafters(pair, gamma=4) -> dict:
-    """name -> a function that makes it; every tree method is a drafter of its own."""
+    """Return {name: function that makes the drafter}, with a drafter for each method of verify_tree."""
     drafters = {"plain": lambda: None, "lookup": lambda: decode.PromptLookupDrafter(gamma)}
     if pair.draft is not None:
         drafters["model"] = lambda: decode.ModelDrafter(pair.draft, gamma)
@@ -53,8 +53,10 @@ def make_drafters(pair, gamma=4) -> dict:
 
 
 def check(pair, prompts, tokens, batches, names=None, on_row=lambda row: None) -> list[dict]:
-    """Decode `prompts` plainly (batch 1), then with every drafter (or those of `names`) at every batch size -> one row
-    of findings each."""
+    """Compare every drafter (or those in `names`) at every batch size with plain decoding at batch 1.
+
+    Returns a dict of findings for each drafter and batch size.
+    """
     requests = [decode.Request(p, tokens, eos=pair.eos) for p in prompts]
     plain, rows = decode.generate(pair.target, requests, max_batch=1).check().results, []
     for batch in batches:

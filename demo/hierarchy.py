@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts of drafts on the real pair: the draft's own tokens are looked up in the text and verified by it, in turn with
-the other ways of drafting, and theory's factor beside what is measured.
+"""Compare hierarchical drafting with other drafters on the demo's models, and measured speed-ups with predicted ones.
+
+In hierarchical drafting prompt lookup drafts for the draft model, which verifies and then drafts for the target.
 
     python -m demo.hierarchy                 # about 5 minutes: HumanEval prompts, one at a time
     python -m demo.hierarchy --rounds 1 --prompts 2
 
-The factor is theory.hierarchical_factor (for the draft alone: walltime_factor) of the acceptances, lengths and seconds
-of the same runs. It takes every step to draft as many tokens, and a pass over them to cost as much as over one.
+The prediction is theory.hierarchical_factor (walltime_factor for drafters without a hierarchy), from the acceptance
+rates, draft lengths and seconds of the same runs. It assumes that every step drafts the same number of tokens, and that
+a pass over several tokens costs as much as a pass over one.
 """
 
 import argparse
@@ -37,9 +39,9 @@ DRAFTERS: dict[str, Callable] = {
 
 
 class Run(NamedTuple):
-    rate: float  # tokens a second
+    rate: float  # tokens per second
     stats: Stats
-    inner: Stats | None
+    inner: Stats | None  # of the inner steps, in which the draft model verifies; None without a hierarchy
 
 
 def measured(pair, prompts, tokens, temperature, drafter) -> Run:
@@ -54,7 +56,7 @@ def measured(pair, prompts, tokens, temperature, drafter) -> Run:
 
 
 def predicted(plain: Stats, run: Run) -> float | None:
-    """Theory's factor; plain: of the same prompts without drafts, whose passes are over one token."""
+    """Return the predicted speed-up; None without drafts. plain: of plain decoding, whose passes are over one token."""
     s = run.stats
     if s.drafted == 0:
         return None
@@ -82,7 +84,7 @@ def main():
         for round in range(args.rounds + 1):
             for name, drafter in drafters.items():
                 run = measured(pair, prompts, args.tokens, temperature, drafter)
-                if round:  # the first warms up
+                if round:  # the first round is a warm-up
                     runs[name].append(run)
         show(temperature, runs)
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of a measurement on the real pair that is made of parts: each is kept in a JSON file as soon as it
-is done."""
+"""Measurements on the demo's models in parts. Each part's result is written to a JSON file as soon as it is done."""
 
 import argparse
 import json
@@ -17,7 +16,10 @@ HERE = Path(__file__).parent
 
 
 def arguments(doc, out, options):
-    """options: {name: (default, help)} of integers, in the order of --help."""
+    """Parse the command line.
+
+    doc: the description. out: the default name of the JSON file. options: {name: (default, help)} of integer options.
+    """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin nothing new after this long")
     for name, (default, text) in options.items():
@@ -28,8 +30,11 @@ def arguments(doc, out, options):
 
 
 def measure(args, data, parts, prepare, console):
-    """parts: (where in data, name, function of what prepare(pair) returns); the pair is loaded where there is something
-    to do."""
+    """Measure the parts, and write `data` to the file after each.
+
+    parts: (dict in `data`, key in it, function of prepare(pair) that measures the value). The pair is loaded only if
+    there is a part.
+    """
     began, ready = perf_counter(), None
     for where, name, part in parts:
         if perf_counter() - began > args.seconds:
@@ -52,8 +57,11 @@ def weights() -> str:
 
 
 def read(args, empty, console):
-    """Load the earlier measurements. If they were made with other weights of the draft and there is time to measure,
-    return `empty`: everything is measured again."""
+    """Load the earlier measurements.
+
+    If they were made with other weights of the draft and there is time to measure, return `empty`: everything is
+    measured again.
+    """
     data = json.loads(args.out.read_text()) if args.out.exists() else empty
     if data == empty or data.get("draft") == weights():
         return data

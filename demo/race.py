@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Acceptance of the race on the real pair, beside other verification at equal drafts, and its texts beside those of
-plain decoding.
+"""Compare the race with other verification methods on the demo's models: acceptance, and texts with plain decoding's.
 
     python -m demo.race                                        # 40 prompts of 64 tokens
     python -m demo.race --prompts 164 --tokens 160 --texts 1   # only the texts at temperature 1, over 20,000 tokens
 
-HumanEval prompts, SmolLM2-135M-Instruct and the demo's draft in float32, chains of --gamma drafts. "sampled" is what
-many engines do: the target's token is drawn, and a draft that is this token is accepted. Its texts are the race's, its
-drafts are drawn by other random numbers. Intervals hold 95% and come from resampling prompts.
+Models: SmolLM2-135M-Instruct and the demo's draft in float32. Prompts: HumanEval. Drafts: chains of --gamma tokens.
+"sampled" is what many engines do: the target's token is drawn, and a draft is accepted if it is that token. Here its
+texts are the race's texts, but its drafts are drawn with other random numbers. Intervals are 95% confidence intervals,
+from resampling prompts.
 
-The chance of a row is exact: min(1, p / q), the race's and the sum of p q, meaned over the rows of plain texts. A text
-that differs from plain decoding's is shown with the two best keys of the race where it does so.
+The chance that a row accepts one draft is computed exactly: sum min(p, q) for "token", theory.race_acceptance for the
+race, sum p q for "sampled". It is averaged over the rows of the race's texts. A text that differs from plain decoding's
+is shown with the two best keys of the race at the first difference.
 """
 
 import argparse
@@ -30,7 +31,7 @@ METHODS = "token", "block", "race", "sampled"
 
 
 class Apart(decode.ModelDrafter):
-    """Drafts by random numbers of their own also where the target's tokens come from a race."""
+    """A ModelDrafter that draws its drafts with its own random numbers, even if the target's come from a race."""
 
     def propose(self, batch):
         own = Batch(batch, batch.device, batch.first)
@@ -39,7 +40,7 @@ class Apart(decode.ModelDrafter):
 
 
 def decoded(pair, requests, batch, method, gamma) -> decode.Output:
-    """Decode by one of METHODS, or plainly (gamma 0) by the race."""
+    """Decode with one of METHODS; gamma 0: plainly, by the race."""
     drafter = None if gamma == 0 else (Apart if method == "sampled" else decode.ModelDrafter)(pair.draft, gamma)
     verify = "race" if method == "sampled" else method
     output = decode.generate(pair.target, requests, drafter, verify=verify, max_batch=batch).check()
@@ -49,7 +50,7 @@ def decoded(pair, requests, batch, method, gamma) -> decode.Output:
 
 @torch.inference_mode()
 def row_chances(pair, request, tokens) -> list[float]:
-    """Return the mean chance that a draft is accepted by token, race and sampled, over the rows of a text."""
+    """Return the chance that a draft is accepted, averaged over the rows of a text: by token, race and sampled."""
     whole, n = request.prompt + tokens[:-1], len(request.prompt)
     z, y = (x[n - 1 :].double() / request.temperature for x in Reader(pair, len(whole))(whole, 0))
     p, q = z.softmax(-1), y.softmax(-1)
@@ -59,7 +60,7 @@ def row_chances(pair, request, tokens) -> list[float]:
 
 @torch.inference_mode()
 def apart(pair, request, found, plain) -> str | None:
-    """Return where a text first differs from plain decoding's, with the two best keys there; None: they are equal."""
+    """Return where a text first differs from plain decoding's, with the race's two best keys there; None: equal."""
     at = next((i for i, (a, b) in enumerate(zip(found, plain)) if a != b), None)
     if at is None:
         return None

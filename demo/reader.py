@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both models' rows of one text."""
+"""Logits of both models along one text."""
 
 import torch
 
@@ -7,8 +7,11 @@ from specdec_kernels.decode.models.vocabulary import written_out
 
 
 class Reader:
-    """Reads one sequence with both models of a pair. A draft that takes states is given those of the target for all
-    that is behind a token, as the loop gives them for the first token of a draft."""
+    """Reader of one sequence with both models of a pair.
+
+    A draft model that reads states gets the target's state before every token. In the loop this holds for the first
+    token of a draft.
+    """
 
     def __init__(self, pair, capacity):
         self.models = target, draft = pair.target, pair.draft
@@ -19,8 +22,10 @@ class Reader:
 
     @torch.inference_mode()
     def __call__(self, tokens, start, keep="all"):
-        """tokens: those of the sequence from `start` on; keep: as `forward` takes it -> their logits [n, V] float32 of
-        the target and of the draft by the target's ids, None with keep=None"""
+        """Read tokens -> the logits [n, V] float32 of the target, and of the draft by the target's ids.
+
+        tokens: those of the sequence from position `start` on. keep: as in Model.forward; None returns None.
+        """
         (target, draft), (read, drafted), ids = self.models, self.caches, torch.tensor([tokens])
         z = target.forward(ids, [start], read, keep=keep)
         states = {"states": read.states_before([start], len(tokens))} if self.states else {}

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decode HumanEval prompts speculatively and plainly, in turn, and compare (make demo).
+"""Compare speculative and plain decoding of HumanEval prompts (make demo).
 
     python -m demo.run                                        # SmolLM2-135M, bfloat16 where the CPU has it
     python -m demo.run --temperature 0 --batch 1 8 --repeats 9 --drafter lookup
     python -m demo.run --drafter kseq --drafts 4 --gamma 4    # a tree per request, verified by this method
 
-Both sides run the same loop, the same packed weights, the same precision; plain decoding is the loop without a drafter.
-A drafter (prompt lookup first and the draft model where it finds nothing) is timed against plain decoding in
-interleaved repeats; speed-up is the median over the repeats of the ratio of tokens/s, prompt reading left out unless a
-line says so.
+Both run the same loop with the same packed weights in the same precision; plain decoding is the loop without a drafter.
+The default drafter uses prompt lookup, and the draft model where lookup finds nothing. It is timed against plain
+decoding in interleaved repeats. The speed-up is the median over the repeats of the ratio of tokens/s. The time to read
+prompts is left out unless a line says otherwise.
 """
 
 import argparse
@@ -61,8 +61,10 @@ def parse():
 
 
 def make_drafters(pair, gamma, tree=None, drafts=4) -> dict:
-    """name -> drafter, of trees the one that `tree` names. They live through all repeats, so that an adaptive gamma
-    keeps what it has learned."""
+    """Return {name: drafter}; with `tree`, a method of verify_tree, only the drafter of its trees.
+
+    A drafter serves all repeats, so that an adaptive gamma keeps what it has learnt.
+    """
     if tree is not None:
         return {tree: decode.TreeDrafter(pair.draft, tree, drafts, 4 if gamma == "auto" else gamma)}
     drafters = {"lookup": decode.PromptLookupDrafter(gamma)}
@@ -77,11 +79,11 @@ def make_drafters(pair, gamma, tree=None, drafts=4) -> dict:
 
 
 def theory(spec, plain_step: float, chain: bool) -> tuple[float, float]:
-    """(c, predicted speed-up): Leviathan's walltime factor at the measured alpha and c, averaged over the drafts'
-    lengths.
+    """Return c (seconds of a draft step over those of a plain target step) and the predicted speed-up.
 
-    Of a tree, whose levels accept with different chances: at the measured tokens per call; c is then that of the whole
-    tree.
+    plain_step: seconds of a plain target step. A chain's prediction is Leviathan's walltime factor at the measured
+    alpha and c, averaged over the lengths of drafts. The levels of a tree differ in acceptance, so its prediction uses
+    the measured tokens per call, and its c is that of drafting the whole tree.
     """
     if not chain:
         drafting = spec.draft_seconds / spec.target_calls / plain_step
@@ -94,8 +96,10 @@ def theory(spec, plain_step: float, chain: bool) -> tuple[float, float]:
 
 
 class Setting:
-    """One batch size and temperature: warm up, choose a drafter if there are several, time it against plain
-    decoding."""
+    """The measurement at one batch size and temperature.
+
+    It warms up, chooses the fastest drafter if there are several, and times it against plain decoding.
+    """
 
     def __init__(self, pair, prompts, tokens, batch, temperature):
         self.pair, self.prompts, self.tokens, self.batch, self.temperature = pair, prompts, tokens, batch, temperature
@@ -122,7 +126,7 @@ class Setting:
             tick(len(choosing))
         name = max(drafters, key=lambda name: rates.get(name, 0.0))
         pairs = []
-        for seed in range(repeats):  # the side that goes first changes, so that a drift of the machine favours neither
+        for seed in range(repeats):  # in alternating order, so that a drift of the machine favours neither
             order = (None, drafters[name])[:: 1 if seed % 2 else -1]
             outputs = {drafter is None: self.run(drafter, seed) for drafter in order}
             pairs.append((outputs[True], outputs[False]))
@@ -130,14 +134,14 @@ class Setting:
         return dict(setting=self, drafter=name, pairs=pairs)
 
     def work(self, drafters, repeats) -> int:
-        """The prompts that `measure` decodes, each time that it does."""
+        """Return how many prompts `measure` decodes, counting repetitions."""
         n, k = len(self.prompts), len(drafters)
         choosing = 0 if k == 1 else k * ((n + 1) // 2 if self.batch == 1 else n)
         return (1 + k) * min(n, max(2, self.batch // 2)) + choosing + 2 * n * repeats
 
 
 def summary(found) -> dict:
-    """The numbers of one row of the table."""
+    """Return the numbers of one column of the table."""
     pairs = [(plain.stats, spec.stats) for plain, spec in found["pairs"]]
     ratios = sorted(spec.tokens_per_second / plain.tokens_per_second for plain, spec in pairs)
     whole = median((s.new_tokens / s.seconds) / (p.new_tokens / p.seconds) for p, s in pairs)
@@ -167,7 +171,7 @@ def summary(found) -> dict:
 
 
 def report(console, rows):
-    """One column per setting; a legend; greedy differences with the logits behind them."""
+    """Print the table, one column per setting, and greedy differences with the gap of the two best logits there."""
     table = Table(
         title="plain against speculative decoding", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
@@ -210,7 +214,7 @@ def report(console, rows):
 
 
 def next_steps(args) -> str:
-    """Commands to go on with, as they work in this folder."""
+    """Return commands to try next, with paths relative to the current folder."""
     python, here = Path(sys.executable), Path.cwd()
     python = python.relative_to(here) if python.is_relative_to(here) else python
     draft = Path(args.draft).relative_to(here) if Path(args.draft).is_relative_to(here) else args.draft
@@ -261,7 +265,7 @@ def main():
 
 
 def timed(console, pair, args, gamma, names, per_token):
-    """Times every setting -> the rows of the table. per_token: seconds, for the first estimate."""
+    """Time every setting -> (setting, drafter, numbers) of each. per_token: seconds, for the first estimate."""
     prompts = humaneval(args.prompts, pair.tokenizer)
     settings = [Setting(pair, prompts, args.tokens, b, t) for b in args.batch for t in args.temperature]
     total = sum(setting.work(names, args.repeats) for setting in settings)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first thing that the demo shows: a few answers, decoded speculatively and plainly at temperature 0."""
+"""The first part of the demo: a few answers, decoded speculatively and plainly at temperature 0."""
 
 import torch
 from rich.console import Console
@@ -10,8 +10,8 @@ from specdec_kernels.cli.console import stream_text
 
 __all__ = ["QUESTIONS", "show"]
 
-# SmolLM2-135M answers these sensibly. Along its answers the two best logits lie .03 apart or more, which rounding in
-# float32 does not move; rounding in bfloat16 may.
+# SmolLM2-135M answers these sensibly. At every token of its answers the two best logits differ by .03 or more. Rounding
+# in float32 does not change their order; rounding in bfloat16 may.
 QUESTIONS = (
     "What is the capital of France?",
     "Write a Python function that returns the factorial of n.",
@@ -25,9 +25,9 @@ ROUNDING = (
 
 
 def show(console: Console, pair, name: str, drafter, tokens: int, step: float) -> float:
-    """Stream every answer twice, say whether the texts are equal, and return the seconds that a token took.
+    """Stream every answer twice, print whether the texts are equal, and return the mean seconds per token.
 
-    step: seconds of a pass of one token, for the estimates.
+    step: seconds of a pass over one token, for the estimates.
     """
     questions = [f"{question}\n\n" for question in QUESTIONS]
     requests = [decode.Request(_encoded(pair.tokenizer, q), tokens, eos=pair.eos) for q in QUESTIONS]

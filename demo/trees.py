@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gain from several drafts on the real pair: tokens per target call of every method against K and L, and each
-method's acceptance of K drafts on the same rows, as a share of the optimum.
+"""Measure the gain from trees of K drafts of length L on the demo's models.
+
+It measures tokens per target call of every method for several K and L, and the acceptance of K drafts by each method on
+the same rows, beside the optimum.
 
     python -m demo.trees                   # about an hour of one core in all; finished parts are kept in trees.json
-    python -m demo.trees --seconds 500     # stop in time, go on at the next call
-    python -m demo.trees --seconds 0       # only show what there is: the table, and the picture (matplotlib)
+    python -m demo.trees --seconds 500     # begin no part after 500 s; the next call goes on
+    python -m demo.trees --seconds 0       # only show what was measured: the table, and the picture (matplotlib)
 
-HumanEval prompts, temperature 1, SmolLM2-135M-Instruct and the draft of demo. Intervals hold 95% and come from
-resampling prompts, which are the independent units. A chain is the loop's ordinary draft of length L.
+HumanEval prompts, temperature 1, SmolLM2-135M-Instruct and the demo's draft. Intervals are 95% confidence intervals
+from resampling prompts, which are the independent units. A chain is the loop's ordinary draft of length L.
 """
 
 import numpy as np
@@ -27,8 +29,10 @@ FIELDS = "new_tokens", "rows", "accepted", "tested", "drafted"
 
 
 def settings():
-    """(method, K, L) in order of importance; kseq, recursive and recursive_without_replacement with K = 1 are the
-    chain."""
+    """Yield (method, K, L) in order of importance.
+
+    With K = 1 kseq, recursive and recursive_without_replacement are the chain, so they are left out.
+    """
     yield from [("chain", 1, 4), *((m, 4, 4) for m in METHODS)]
     for L in LS:
         yield from [("chain", 1, L), *((m, 4, L) for m in METHODS)]
@@ -46,7 +50,7 @@ def drafter_of(pair, method, K, L):
 
 
 def decoded(pair, prompts, tokens, batch, method, K, L) -> list[list[int]]:
-    """Counts of one setting, FIELDS per prompt."""
+    """Decode the prompts in one setting -> the counts of each prompt, as named by FIELDS."""
     requests = [decode.Request(p, tokens, 1.0, seed=i, eos=pair.eos) for i, p in enumerate(prompts)]
     output = decode.generate(pair.target, requests, drafter_of(pair, method, K, L), max_batch=batch).check()
     assert output.stats.status == 0, output.stats.status
@@ -55,10 +59,10 @@ def decoded(pair, prompts, tokens, batch, method, K, L) -> list[list[int]]:
 
 @torch.inference_mode()
 def row_acceptance(pair, prompts, positions, draws=16) -> dict:
-    """Chance that one of K drafts at one node is accepted, mean over positions of text the target wrote: {rule:
-    [K][prompt]}.
+    """Return the chance that one of K drafts at one node is accepted: {rule: {K: [mean of each prompt]}}.
 
-    Closed forms where there are any; without replacement drafts are drawn and verified, `draws` times a position.
+    The mean is over positions of text that the target wrote. The chance is computed by a closed form if there is one.
+    For drafts without replacement it is estimated: they are drawn and verified `draws` times per position.
     """
     found = {}
     for prompt in prompts:
@@ -96,14 +100,14 @@ def without_replacement(z, y, K, draws):
     parents = torch.tensor([-1] + [0] * K)
     row = torch.zeros(n, K + 1, dtype=torch.int64)
     one = dict(method="recursive_without_replacement", max_depth=1, **rng)
-    # The rows below the children are not asked for: an accepted child's own row is the root's, and its token is
-    # dropped.
+    # Only the root's drafts are tested, so the children's own rows are not needed. The root's row stands in for them,
+    # and the token that is drawn from it after an accepted child is dropped.
     target, draft = (sk.Rows(x[:, None], row=row) for x in (z, y))
     return sk.verify_tree((parents.expand(n, -1), tokens), target, draft, **one).num_accepted.double().mean().item()
 
 
 def interval(counts, numerator, denominator, resamples=4000, fields=FIELDS):
-    """Ratio of sums over prompts, and its 95% interval: prompts are drawn again."""
+    """Return a ratio of sums over prompts and its 95% confidence interval, from resampling prompts."""
     x = np.array(counts, dtype=float)
     a, b = x[:, fields.index(numerator)], x[:, fields.index(denominator)]
     drawn = np.random.default_rng(0).integers(0, len(x), (resamples, len(x)))
@@ -118,7 +122,7 @@ def mean_interval(values, resamples=4000):
 
 
 def columns(counts) -> list[str]:
-    """One row of the table: tokens per call with its interval, accepted length, acceptance at a node, nodes scored."""
+    """Return a row of the table: tokens per call with their interval, accepted length, acceptance, nodes scored."""
     rate = "{:.2f} ({:.2f}-{:.2f})".format(*interval(counts, "new_tokens", "rows"))
     length, level, drafted = (
         interval(counts, *pair)[0] for pair in (("accepted", "rows"), ("accepted", "tested"), ("drafted", "rows"))
@@ -160,7 +164,7 @@ def show(console, data):
 
 
 def curve(axis, method, xs, points):
-    """points: (value, low, high) at each of xs."""
+    """Plot a method. points: (value, low, high) at each of xs."""
     colours = dict(zip(("chain", *METHODS, "optimum"), ("0.4", "C0", "C1", "C2", "C4", "C5", "k")))
     value, low, high = np.array(points).T
     label, line = ("optimum of i.i.d. drafts", "--") if method == "optimum" else (method, "-")
@@ -169,7 +173,7 @@ def curve(axis, method, xs, points):
 
 
 def rates(data, method, settings) -> tuple[list, list]:
-    """The settings (K, L) that have been measured, and their tokens per target call. One draft is the chain."""
+    """Return the measured settings (K, L) and their tokens per target call. In some methods K = 1 is the chain."""
     chain = METHODS[:3]
     names = {kl: key("chain", 1, kl[1]) if kl[0] == 1 and method in chain else key(method, *kl) for kl in settings}
     known = {kl: data["decode"][name] for kl, name in names.items() if name in data["decode"]}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """AOTInductor example: compile the step of export.py ahead of time into a package, load it, and compare it to the step.
 
-The op stays a call through torch's dispatcher, so a program must load the ops before it loads the package: in Python by
-importing specdec_kernels, in C++ as examples/cpp does.
+In the package verify_chain stays a call through torch's dispatcher. So a program must load the ops before it loads the
+package: in Python by importing specdec_kernels, in C++ as examples/cpp does.
 
 python examples/aot_inductor.py
 """

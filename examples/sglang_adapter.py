@@ -6,8 +6,8 @@ verifies a step (`_get_spec_sampling_verify_fn` in sglang/srt/speculative/eagle_
 
     return specdec.verify_fn(chosen, use_rejection_sampling)
 
-A plugin registers the ops (`import specdec_kernels`), SGLANG_USE_SPECDEC=1 turns them on. A step that they do not serve
-goes to the function that SGLang had chosen, which has the same arguments.
+A plugin registers the ops (`import specdec_kernels`), and SGLANG_USE_SPECDEC=1 turns them on. Steps that the ops do not
+serve go to `chosen`, the function that SGLang picked, which takes the same arguments.
 """
 
 import functools
@@ -38,7 +38,7 @@ def probe(
 
 
 def verify_fn(theirs: Callable, use_rejection_sampling: bool) -> Callable:
-    """Return the function that verifies a step: ours where it serves the step, else `theirs`."""
+    """Return a function that verifies a step: by our function if it serves the step, else by `theirs`."""
     if not is_enabled():
         return theirs
     from specdec_kernels.integrations import sglang

@@ -35,7 +35,7 @@ class ShardedDraft(decode.Draft):
 
 
 class OverRanks(decode.Drafter):
-    """A drafter that hands on another's chains for verification over ranks.
+    """A drafter of another drafter's chains, which are then verified over ranks.
 
     All ranks must draft the same tokens, so draft lengths must not depend on timings (no gamma="auto").
     """
@@ -56,7 +56,7 @@ class OverRanks(decode.Drafter):
 
 
 def split_output_layer(target, shards):
-    """Keep only this rank's rows of the output layer. Its weights are those of the embedding (tied)."""
+    """Keep only this rank's rows of the output layer, whose weights are the embedding's (tied)."""
     target.head = PackedLinear(target.embed[shards.here])
 
 

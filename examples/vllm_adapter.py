@@ -8,8 +8,8 @@ The file would be vllm/v1/sample/ops/specdec.py. At the head of `rejection_sampl
         return specdec.rejection_sample(draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, ...)
 
 vLLM needs nothing at build time. A plugin registers the ops (`import specdec_kernels`), VLLM_USE_SPECDEC=1 turns them
-on, and what they do not serve stays with vLLM. The plugin of this package does more (docs/vllm.md): it reads the
-model's raw rows, where this file takes those that vLLM has scaled and filtered.
+on, and vLLM's own code verifies the steps that they do not serve. The plugin of this package does more (docs/vllm.md):
+it reads the model's raw logits. This file takes the logits that vLLM has scaled and filtered.
 """
 
 import functools
@@ -54,7 +54,7 @@ def rejection_sample(
     """Return tokens [B, max_spec_len + 1] int32: the accepted drafts, one more token, then -1."""
     B, device = len(num_draft_tokens), target_logits.device
     greedy = sampling_metadata.all_greedy
-    # The rows are scaled already: 1 samples from them as they are, 0 takes the argmax.
+    # vLLM has scaled the rows already: temperature 1 samples from them as they are, 0 takes the argmax.
     temperature = torch.zeros(B, device=device) if greedy else (sampling_metadata.temperature != 0).float()
     seed = torch.randint(1 << 62, (B,), device=device)
     for b, generator in sampling_metadata.generators.items():  # requests with a seed: one number each

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watermark example: mark a text while it is decoded speculatively, and find the mark.
 
-The target's tokens are drawn by a race (method "race") whose noise key is a hash of a secret and the four tokens
+The target's tokens are drawn by a race (method "race"). The key of its noise is a hash of a secret and the four tokens
 before each token. These are known before a row is verified: the key of row i uses the last four of the text and the i
 drafts before the row. So the text, and with it the score of its mark, is that of plain decoding under the same secret,
-whatever was drafted. The score needs the tokens and the secret, not the model. Seeds do not enter: a prompt has one
-marked text for each secret.
+whatever was drafted. The score needs the tokens and the secret, not the model. The request's seed is not used, so a
+prompt has one marked text for each secret.
 
-Where the same four tokens come again, so does the noise. Such tokens are marked, but they are not independent of the
-earlier ones; the detector counts each group of four once. The hash only mixes: a product needs a keyed cryptographic
-hash here.
+Where the same four tokens come again, the noise is the same. The tokens after them are marked, but not independent of
+the earlier ones, so the detector counts each group of four once. The hash here is not cryptographic; a product needs a
+keyed one that is.
 
 python examples/watermark.py
 python examples/watermark.py --temperature 0.7 --tokens 200 --gamma 2
@@ -27,7 +27,7 @@ from specdec_kernels.decode.drafters.draft_runner import DraftRunner
 from specdec_kernels.registry import DOMAIN_NOISE
 
 DRAFT = Path(__file__).parents[1] / "demo" / "draft"
-WINDOW = 4  # tokens that make the key of the next one
+WINDOW = 4  # number of tokens that determine the noise key of the next one
 
 
 def keys(secret: int, windows: torch.Tensor) -> torch.Tensor:
@@ -57,9 +57,9 @@ class MarkedDraft(decode.Draft):
 
 
 class Marked(decode.Drafter):
-    """A drafter whose chains are verified under the mark; its model drafts by the same noise.
+    """A drafter of chains that are verified with the mark's noise, by which its model drafts too.
 
-    model: a Model (decode.adapt); None decodes plainly, with the mark.
+    model: a Model (decode.adapt); None: plain decoding, with the mark.
     """
 
     rules, verifies, draws_viewed = ("exact",), ("race",), True
@@ -86,8 +86,8 @@ class Marked(decode.Drafter):
 def scores(secret: int, tokens: list[int]) -> torch.Tensor:
     """Return a score for each distinct window of WINDOW tokens, float64. Without the mark they average 1.
 
-    The score is -ln(1 - u), with u the race's random number of the token after the window. Winners tend to have u near
-    1.
+    The score is -ln(1 - u), where u is the race's random number for the token after the window. The winner's u tends to
+    be near 1.
     """
     windows: dict[tuple, int] = {}
     for i in range(WINDOW, len(tokens)):
@@ -105,7 +105,7 @@ def scores(secret: int, tokens: list[int]) -> torch.Tensor:
 
 
 def chance(found: torch.Tensor) -> float:
-    """Return the p-value: the chance that scores without the mark, independent and exponential, sum to this much."""
+    """Return the p-value: the chance that as many scores of unmarked text (exponential) sum to this much or more."""
     return torch.special.gammaincc(torch.tensor(len(found), dtype=torch.float64), found.sum()).item()
 
 

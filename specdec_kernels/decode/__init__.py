@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speculative decoding from prompt to text, as a thin loop around sk.sample, sk.verify_chain and sk.verify_tree.
+"""Speculative decoding from prompt to text: a thin loop around the ops sample, verify_chain and verify_tree.
 
     pair = load_pair("smollm2", draft="path/to/draft")
     requests = [Request(pair.tokenizer.encode("def fib(n):"), max_new_tokens=64, eos=pair.eos)]
     output = generate(pair.target, requests, LookupThenModel(PromptLookupDrafter(), ModelDrafter(pair.draft)))
-    output = generate(pair.target, requests, TreeDrafter(pair.draft, "kseq", drafts=4, depth=4))  # a tree each
-    beams = beam_search(pair.target, requests, 4, BeamDrafter(pair.draft, width=8)).results[0]  # best first
+    output = generate(pair.target, requests, TreeDrafter(pair.draft, "kseq", drafts=4, depth=4))  # drafts trees
+    beams = beam_search(pair.target, requests, 4, BeamDrafter(pair.draft, width=8)).results[0]  # the first request's
 
 Needs the extra `decode` (transformers and others). The ops alone do not.
 """

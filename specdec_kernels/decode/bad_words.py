@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad words of several ids, as a step's rows see them."""
+"""Bad words of several ids (Request.bad_words): the ids that they forbid in each row of a step."""
 
 from functools import cached_property
 
@@ -11,10 +11,11 @@ __all__ = ["BadWords"]
 
 
 class BadWords:
-    """The `bad_words` of more than one id of a batch's requests.
+    """The bad words of a batch's requests, those of more than one id. (views.py serves the others.)
 
-    Which of them a row forbids depends on the tokens before it. They are compared on the device, so drafts need not be
-    read for it. A window [.., width] holds the last tokens of the output before a row, -1 where there is none.
+    A row forbids a word's last id if the output before the row ends with the word's other ids. They are compared on the
+    device, so no draft is read to the host. A window [.., width] holds the last output tokens before a row, -1 where
+    there is none.
     """
 
     def __init__(self, batch):
@@ -36,26 +37,29 @@ class BadWords:
 
     @cached_property
     def _known(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The beginnings of the words [n, M, width], -1 where any token will do, and their last ids [n, M]; -1 pads."""
-        most = max(map(len, self._words))
+        """The words without their last ids [n, M, width], -1 where any token matches, and the last ids [n, M].
+
+        Requests with fewer words are padded with -1.
+        """
+        most = max(map(len, self._words))  # M, words of a request
         starts = [[[-1] * (self.width + 1 - len(word)) + [*word[:-1]] for word in own] for own in self._words]
         starts = [own + [[-1] * self.width] * (most - len(own)) for own in starts]
         last = [[word[-1] for word in own] + [-1] * (most - len(own)) for own in self._words]
         return upload(starts, self._batch.device), upload(last, self._batch.device)
 
     def forbidden(self, windows: torch.Tensor) -> torch.Tensor:
-        """Return the ids [n, P, M] that rows after these windows [n, P, width] forbid; -1 for the others."""
+        """Return the ids [n, P, M] that P rows of each request, after windows [n, P, width], forbid; -1 pads."""
         starts, last = (x[:, None] for x in self._known)
         return last.masked_fill(~((starts == windows[:, :, None]) | (starts == -1)).all(-1), -1)
 
     def along_chain(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the windows [n, G + 1, width] of rows after each part of chains [n, G]."""
+        """Return the windows [n, G + 1, width] of the rows after 0, 1, ... G tokens of chains [n, G]."""
         return torch.cat([self.tail, tokens], 1).unfold(1, self.width, 1)
 
     def in_tree(self, parents: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return the windows [n, N, width] of rows after each node. parents, tokens [n, N]: as verify_tree takes them.
 
-        The tail becomes a chain of nodes that ends in the root.
+        The tail is put above the tree as a chain of nodes, whose last one is the root.
         """
         n, above = len(tokens), self.width - 1  # nodes above the root
         all_tokens = torch.cat([self.tail, tokens[:, 1:]], 1)
@@ -69,6 +73,6 @@ class BadWords:
         return torch.stack(found, -1)
 
     def after(self, drafted: torch.Tensor) -> torch.Tensor:
-        """Return the windows [n, W, width] of rows after the drafts [n, W, i]."""
+        """Return the windows [n, W, width] of W rows of each request, after their i drafts [n, W, i]."""
         tail = self.tail[:, None].expand(-1, drafted.shape[1], -1)
         return torch.cat([tail, drafted], 2)[..., -self.width :]

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Beam search, plain and speculative: the steps are the same, but with a drafter the target computes rows ahead.
+"""Beam search, plain and speculative. Both take the same steps; with a drafter one target pass serves several steps.
 
 One step is plain beam search: the one-token continuations of all live beams compete with each other and with the
 finished beams. The best stay, ordered by (score descending, beam ascending, token ascending). A step needs the
-target's row after every live beam. One target pass computes those rows. With a drafter it also computes the rows after
-every node of a tree of likely continuations; steps are then replayed while every live beam has its row. Nothing is
-random and a row depends on its own path alone, so the beams equal those of plain beam search for every proposal.
+target's row of logits after every live beam. One target pass computes those rows. With a drafter it also computes the
+rows after every node of a tree of likely continuations. Steps are then taken as long as every live beam has its row.
+Nothing is random, and a row depends on its own path alone. So the beams equal those of plain beam search for every
+proposal.
 """
 
 import math
@@ -42,12 +43,12 @@ class Beam(NamedTuple):
 class BeamOutput:
     """The beams of each request, best first, and statistics over all requests.
 
-    In `stats` a step counts as one new token, a step inside the tree as one accepted draft, and tree nodes as drafted.
+    In `stats` a step counts as one new token, a step on a tree's rows as one accepted draft, a tree's node as drafted.
     A search that fails returns the beams of its last step, with live beams marked "error" and the reason in `errors`.
     """
 
     results: list[list[Beam]] = field(default_factory=list)
-    errors: list[str | None] = field(default_factory=list)  # of each request
+    errors: list[str | None] = field(default_factory=list)  # of each request; None: it was searched
     stats: Stats = field(default_factory=Stats)
 
 
@@ -58,7 +59,7 @@ class BeamProposer(Protocol):
     num_lookahead: int  # the most nodes of a proposal
 
     def begin(self, prompt: list[int], room: int) -> None:
-        """Start a request. room: how many tokens of its beams may be cached at once."""
+        """Start a request. room: the most tokens of its beams that may be cached at once."""
 
     def propose(self, live: dict[Path, float], depth: int, allowed: Callable[[int], bool]) -> Iterable[Path]:
         """Return paths that the live beams may take in the next `depth` steps.
@@ -81,7 +82,7 @@ class Extension(NamedTuple):
 def extensions(rows: list[torch.Tensor], beams: list[tuple[int, float]], width: int) -> list[Extension]:
     """Return the `width` best one-token continuations of each beam.
 
-    beams: (number, score) of each; rows: the logits [V] after each. A continuation whose score is -inf or NaN is left
+    beams: (index, score) of each beam. rows: the logits [V] after each. Continuations with score -inf or NaN are left
     out.
     """
     logits = torch.stack(rows)
@@ -117,23 +118,23 @@ def beam_search(target, requests: list[Request], beams: int = 4, drafter: BeamPr
     Args:
         target: a Model (models/adapters.py).
         requests: prompts and their end conditions; nothing is drawn, so temperature must be 0 and rule "exact".
-        beams: how many are kept, W.
+        beams: the number of beams that are kept, W.
         drafter: a BeamDrafter; None: plain beam search, one target call per step.
 
     Returns:
         BeamOutput: up to W beams of each request (fewer if fewer tokens have a probability), best first. A request
         ends with an error if its search raises, or if a live beam's row holds NaN, +inf or nothing finite. The others
-        are searched.
+        are still searched.
 
     Raises:
-        TypeError, ValueError: fewer than one beam, no request, or one that beam search or the target cannot serve.
+        TypeError, ValueError: fewer than one beam, no request, a request that beam search or the target cannot serve.
 
     Example:
         >>> drafter = BeamDrafter(pair.draft, width=8, depth=4)
         >>> out = beam_search(pair.target, [Request(pair.tokenizer.encode("def"), eos=pair.eos)], 4, drafter)
         >>> pair.tokenizer.decode(out.results[0][0].tokens), out.stats.tokens_per_call
 
-    Source: plain beam search. The replay gives equal beams by induction over steps, since a step reads only rows.
+    Source: plain beam search. Speculation gives equal beams, by induction over steps: a step reads nothing but rows.
     """
     check_target("beam_search", target)
     beams, requests = check_count("beam_search", "beams", beams), check_requests("beam_search", requests)
@@ -194,7 +195,7 @@ class _Search:
         return {self.root + beam.tokens: beam.score for beam in self.beams if beam.finished is None}
 
     def _round(self, live: dict[Path, float]) -> None:
-        """Make one target call, and take as many steps as it has rows for (at least one)."""
+        """Make one target call, and take all steps (at least one) that its rows suffice for."""
         times = [perf_counter()]
         length = len(next(iter(live)))
         rest = self.request.max_new_tokens - length  # steps after the next one
@@ -217,7 +218,7 @@ class _Search:
         self.stats.spend(*(b - a for a, b in zip(times, [*times[1:], perf_counter()])))
 
     def _goes_on(self, token: int) -> bool:
-        """Return whether a beam continues after this token, so that it needs a row there."""
+        """Return whether a beam continues after this token and so needs a row there."""
         return token < self.tree.model.vocab_size and token not in self.request.eos
 
     def _step(self, rows: dict[Path, torch.Tensor]) -> list[Beam]:

@@ -6,15 +6,16 @@ import re
 
 __all__ = ["Detokenizer"]
 
-_BROKEN = "\ufffd"  # a tokenizer writes this for bytes that are not (or not yet) a character
+_BROKEN = "\ufffd"  # U+FFFD, which a tokenizer writes for bytes that are not (or not yet) a character
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")  # a byte-fallback token
 _ESCAPED = re.compile("[\udc80-\udcff]")  # a byte that is part of no character, as surrogateescape writes it
-# Tokens of context. A window may start inside a character; its text is then right after 3 bytes, so after 3 tokens.
+# Tokens of context. A window may start inside a character. A character has at most 4 bytes, so no more than the first 3
+# tokens of the window are decoded wrongly.
 _CONTEXT = 8
 
 
 class Detokenizer:
-    """Decoder of a growing list of ids, whose pieces add up to the tokenizer's decoding of the whole list.
+    """Decoder of a growing list of ids. Its pieces add up to what the tokenizer decodes from the whole list.
 
     A token's text may depend on the tokens before it, so a piece is the difference between two decodings of a short
     window of tokens. Only the last character is held back, and only while more bytes could complete it. Special tokens
@@ -27,7 +28,7 @@ class Detokenizer:
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
         self.window: list[int] = []  # the last tokens that carry text
-        self.sure = self.pending = ""  # the window's text: returned already, and a last character still incomplete
+        self.sure = self.pending = ""  # the window's text: what was returned, and an incomplete last character
         self.bytes = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self.last: list[int] = []  # the last token of any kind
         self.kinds: dict[int, tuple[str, int]] = {}
@@ -46,7 +47,7 @@ class Detokenizer:
         return text, special
 
     def flush(self) -> str:
-        """Return what was held back."""
+        """Return the text that was held back."""
         rest, self.sure, self.pending = self.pending, self.sure + self.pending, ""
         return rest + self._finish_bytes()
 
@@ -68,7 +69,7 @@ class Detokenizer:
     def _push_byte(self, token, byte) -> str:
         text, alone = self.pending, self._decode([token])
         if not self.window and byte < 128:
-            text += alone  # a leading space may be stripped
+            text += alone  # at the start of a text the tokenizer may strip a space
         else:
             text += _ESCAPED.sub(_BROKEN, self.bytes.decode(bytes([byte])))
         self.window, self.sure, self.pending = [token], alone, ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grammars of texts, by llguidance (the extra `grammar`), as the `allowed` of requests."""
+"""Grammars for `Request.allowed`, by llguidance (the extra `grammar`)."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import numpy as np
 
 __all__ = ["Grammar", "Matcher"]
 
-# As json.dumps writes it: a schema that allows any white space allows texts without an end.
+# White space as json.dumps writes it. If any were allowed, a text could go on with white space for ever.
 _JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
@@ -24,14 +24,15 @@ class Grammar:
     after each comma and colon.
 
     Args:
-        source: the schema's JSON text or the schema, or the regular expression, in llguidance's (Rust's) syntax.
+        kind, source: "JSON schema" and the schema's JSON text, or "regular expression" and the expression, in
+            llguidance's (Rust's) syntax.
         tokenizer: a fast tokenizer of transformers.
         eos: the ids that end a request, as in `Request.eos`.
 
     Raises:
         TypeError: a tokenizer that is not fast.
-        ValueError: a source that is no grammar, with llguidance's reason; a tokenizer that it cannot read (byte-level
-            ones and those with byte fallback are fine); no end token.
+        ValueError: a source that is no grammar, with llguidance's reason; a tokenizer that llguidance cannot
+            read (byte-level ones and those with byte fallback are fine); no end token.
         ModuleNotFoundError: llguidance is not installed.
     """
 
@@ -51,7 +52,7 @@ class Grammar:
 
     @classmethod
     def json_schema(cls, source: str | dict, tokenizer: Any, eos: Sequence[int]) -> "Grammar":
-        """Return the grammar of JSON texts that a schema describes."""
+        """Return the grammar of JSON texts that a schema describes. source: the schema, or its JSON text."""
         return cls("JSON schema", source if isinstance(source, str) else json.dumps(source), tokenizer, eos)
 
     @classmethod
@@ -67,9 +68,10 @@ class Grammar:
 
 
 class Matcher:
-    """The ids that may follow a text, for any text: one matcher serves all positions of a chain or a tree.
+    """A function: text (a list of ids) -> a bit mask of the ids that may follow, as `Request.allowed` returns it.
 
-    From one text to the next it rolls back to their common beginning and reads the rest.
+    One matcher serves all positions of a chain or a tree. From one text to the next it rolls back to their common
+    beginning and reads the rest.
 
     Raises:
         ValueError: a call with a text that the grammar forbids.
@@ -82,8 +84,8 @@ class Matcher:
         shared = next((i for i, (a, b) in enumerate(zip(self._text, text)) if a != b), min(len(self._text), len(text)))
         back, rest = len(self._text) - shared, text[shared:]
         if (back and not self._matcher.rollback(back)) or (rest and not self._matcher.consume_tokens(rest)):
-            reason = self._matcher.get_error().split("\n")[0]  # its state follows
-            self._matcher, self._text = self._fresh.deep_copy(), []  # a matcher never leaves an error
+            reason = self._matcher.get_error().split("\n")[0]  # later lines print the matcher's state
+            self._matcher, self._text = self._fresh.deep_copy(), []  # after an error a matcher stays unusable
             raise ValueError(f"Grammar: the text must be one that the grammar allows: {reason}")
         self._text = list(text)
         return np.frombuffer(bytearray(self._matcher.compute_bitmask()), dtype=np.int32)
@@ -95,7 +97,7 @@ def check_grammar(kind: str, source: str) -> str:
     kind: "JSON schema" or "regular expression".
 
     Raises:
-        ValueError: the source is none.
+        ValueError: the source is no such grammar.
     """
     from llguidance import LLMatcher
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the types of targets, drafters and requests; the errors say how to convert what was given."""
+"""Checks of the types of targets, drafters and requests; error texts name the conversion that is missing."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -34,7 +34,10 @@ def _shown(x: Any) -> str:
 
 
 def wrap(x: Any, drafter: str) -> str:
-    """Return the end of an error that says how a model becomes a drafter; "" if x is no model."""
+    """Return the hint that ends an error text if a model was given in place of a drafter; "" if x is no model.
+
+    drafter: the name of the class that makes a drafter of the model.
+    """
     model = "model" if _has(x, _MODEL) else "decode.adapt(model)" if isinstance(x, torch.nn.Module) else None
     return "" if model is None else f": wrap it, decode.{drafter}({model})"
 
@@ -88,7 +91,7 @@ def check_request(op: str, name: str, x: Any) -> Request:
 
 
 def check_no_views(op: str, index: int, request: Request) -> None:
-    """Raise ValueError if a request changes its rows before they are sampled from."""
+    """Raise ValueError if a request has penalties, biases or masks (Request.views)."""
     for name, value in request.views.items():
         raise ValueError(f"{op}: {name} must be off, request {index} has {_check.shown(value)}")
 
@@ -105,5 +108,5 @@ def check_requests(op: str, x: Any) -> list[Request]:
 
 
 def check_count(op: str, name: str, x: Any) -> int:
-    """Return x, an int of at least 1."""
+    """Return x if it is an int of at least 1; raise otherwise."""
     return _check.integer(op, name, x, 1, 1 << 62, ">= 1")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Isolation of failing requests: a failed step ends only the requests that fail on their own; over ranks, the run.
+"""Isolation of failing requests: a failed step ends only the requests that also fail alone.
 
-A step reads a request's tokens and their cached keys. A failed step has changed neither, so its requests can be tried
-again in smaller batches.
+A failed step has changed neither its requests' tokens nor their cached keys, so they can be tried again in smaller
+batches. In a session over ranks a failed step ends the run.
 """
 
 import logging

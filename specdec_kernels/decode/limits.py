@@ -45,7 +45,7 @@ def check_device(target, drafter) -> None:
 
 
 def check_passes(target, drafter, slots: int) -> None:
-    """Check that the target and the draft models support batches and trees as needed (`refuses` of models/probe.py).
+    """Check that the target and the draft models support batches and trees if they are needed (Model.refuses).
 
     Raises:
         ValueError: several rows for a model that decodes one at a time, or trees for one that takes only chains.
@@ -63,7 +63,7 @@ def check_passes(target, drafter, slots: int) -> None:
 
 
 def check_method(drafter: Drafter, verify: str | None) -> str:
-    """Return how chains are verified. None: token by token, or by the first method that the drafter names."""
+    """Return how chains are verified. None: token by token if the drafter serves this, else its first method."""
     if verify is None:
         return "token" if "token" in drafter.verifies else drafter.verifies[0]
     _check.choice("generate", "verify", verify, CHAIN_METHODS)

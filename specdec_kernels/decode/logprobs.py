@@ -18,8 +18,8 @@ __all__ = ["StepLogprobs"]
 class StepLogprobs:
     """The logprobs of a step: requested here, and read to the host with the step's other results.
 
-    The token after i accepted drafts is drawn from the row after them. In a chain it is row i, in a tree that of the
-    accepted path's node i (Proposal.emitting). Those rows of the target's pass are read once more, by sk.top_logprobs.
+    Token i of those that a step emits belongs to the target's row after i accepted drafts. In a chain this is row i, in
+    a tree the row of the accepted path's node i (Proposal.emitting). sk.top_logprobs reads these rows once more.
 
     Args:
         logits, row: of the target's pass, as Proposal.verify takes them.
@@ -33,12 +33,12 @@ class StepLogprobs:
         self._size = len(batch)
 
     def _ask(self, proposal, verified, logits, part, row) -> tuple[int, list[Reading]]:
-        """Request the ids and logprobs of the requests of one mode -> how many ids a row has, and what was asked."""
+        """Request the ids and logprobs of the requests of one mode -> the number of ids per row, the pending reads."""
         if logits is None or not all(proposal.needs_target[i] for i in part.members):
             raise ValueError(f"logprobs need the target's rows, {type(proposal).__name__} did not ask for them")
         accepted, batch = verified.num_accepted[part.at], part.batch
         tokens = verified.tokens[part.at]
-        E = at_most(accepted, tokens.shape[1] - 1) + 1
+        E = at_most(accepted, tokens.shape[1] - 1) + 1  # the most tokens that a request emits
         tokens, places = tokens[:, :E], proposal.emitting(verified)[part.at, :E].clamp(min=0)
         P = logits.shape[1] if row is None else 0
         number = part.at[:, None] * P + places if row is None else row[part.at].gather(1, places).clamp(min=0)
@@ -51,7 +51,7 @@ class StepLogprobs:
         return k, [batch.readback.ask(x.reshape(m, -1)) for x in values]
 
     def read(self, counts: Sequence[int]) -> list[list[Logprobs] | None]:
-        """Return the logprobs of the first `counts` tokens of each request; None for those that want none."""
+        """Return the logprobs of each request's first `counts[i]` tokens; None for requests that want none."""
         found: list[list[Logprobs] | None] = [None] * self._size
         for part, (k, asked) in self._asked:
             for i, s, *row in zip(part.members, part.batch, *(reading.rows for reading in asked)):

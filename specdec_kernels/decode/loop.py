@@ -30,7 +30,7 @@ def generate(
 
     Returns:
         Results in the order of the requests, and statistics over all. A result whose `finished` is "error" has the
-        tokens before the error, and the reason in `error`; `generate(...).check()` raises if there is one.
+        tokens before the error, and the reason in `error`; `generate(...).check()` raises if there is such a result.
 
     Raises:
         TypeError, ValueError: as `stream`; and whatever on_event raises.
@@ -58,16 +58,18 @@ def stream(
 
     A request's tokens depend only on the request (prompt, parameters, seed) and the drafter, up to the models'
     rounding, which may differ with the shape of the batch. With an adaptive gamma the distribution is the same, but
-    the tokens may differ. With verify="race" they depend on the request alone: each drafter, and none, gives the same.
+    the tokens may differ. With verify="race" they depend on the request alone: every drafter gives the tokens of plain
+    decoding.
 
     Args:
         target: a Model (models/adapters.py).
         requests: at least one.
         drafter: a Drafter (proposal.py); None: plain decoding.
-        verify: "token", "block" or "race", how chains are verified (sk.verify_chain). A tree has its method from its
-            drafter; under "race" both must have it. None: "token", or the race with a drafter of trees for it.
+        verify: how chains are verified (sk.verify_chain): "token", "block" or "race". Trees are verified by the method
+            of their drafter; it is "race" if and only if `verify` is. None: "token", or "race" if the drafter serves
+            no other.
         max_batch: requests decoded at once; the others wait for a slot. None: all.
-        prefill_chunk: tokens of a prompt that one pass reads.
+        prefill_chunk: the most tokens of a prompt that one pass reads.
         tokenizer: decodes the text of events.
         output: filled with results and statistics; its previous contents are dropped.
 
@@ -76,7 +78,7 @@ def stream(
 
     Raises:
         TypeError, ValueError: at once, for a request that the target, the drafter or `verify` cannot serve, or a
-            drafter that serves another run. A later failure ends the requests concerned (Session).
+            drafter that serves another run. A later failure ends the requests concerned (see Session).
     """
     requests = check_requests("generate", requests)
     most = len(requests) if max_batch is None else min(check_count("generate", "max_batch", max_batch), len(requests))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks of the ids that requests allow, as the rows of a step see them."""
+"""Masks of the ids that requests allow (Request.allowed), for the rows of a step."""
 
 from typing import Any
 
@@ -13,26 +13,29 @@ from .transfers import send, upload
 
 __all__ = ["Masks"]
 
-_FREE, _OVER = -1, -2  # in place of a mask's number: everything is allowed; the text cannot get there
+_FREE, _OVER = -1, -2  # in place of a mask's index: all ids are allowed; the row cannot be reached
 
 Path = tuple[int, ...]  # the drafts between a request's last token and a row
 
 
 class Masks:
-    """What the `allowed` functions of a batch's requests return, each asked once for a path in a step.
+    """The masks of a batch's requests. A request's `allowed` is called at most once per path in a step.
 
-    A function is never asked about a text that it forbids, nor about one with a token after an end token. Such rows
-    have no mask: the draft before them is not accepted, or nothing after it counts.
+    It is never called with a text that it forbids, nor with one that goes on after an end token. The rows after such
+    texts have no mask, since no token of theirs counts: the draft before them is rejected, or it ends the request.
     """
 
     def __init__(self, batch):
         self._batch = batch
-        self._asked: list[int] = []  # the sequences' lengths when _numbers was begun
+        self._asked: list[int] = []  # the sequences' lengths when _numbers was started
         self._numbers: dict[tuple[int, Path], int] = {}
         self._words: list[torch.Tensor] = []
 
     def after(self, paths: list[list[Path]]) -> sk.Allowed | None:
-        """Return the masks of P rows of each request, after these paths [n][P], with `row` [n, P]."""
+        """Return the masks of P rows of each request, after these paths [n][P]; None if all rows allow all ids.
+
+        Their `row` [n, P] is the index of each row's mask, -1 for none.
+        """
         lengths = [len(s.tokens) for s in self._batch]
         if lengths != self._asked:
             self._asked, self._numbers, self._words = lengths, {}, []
@@ -69,7 +72,7 @@ class Masks:
 
 
 def _checked(words: Any, index: int) -> torch.Tensor:
-    """Return a copy of the words that a request's function returned, on the CPU: it may write the next ones there."""
+    """Return a checked copy of the words of a request's function, which may reuse their memory."""
     found = torch.as_tensor(words) if isinstance(words, torch.Tensor) or hasattr(words, "__array__") else None
     if found is None or found.dtype != torch.int32 or found.dim() != 1 or not len(found):
         came = _check.shown(words) if found is None else f"{found.dtype} {list(found.shape)}"

@@ -16,13 +16,13 @@ _INVALID = "step: the target's row for the next token must be a distribution, go
 class Outcome:
     """Results of one step, with one row or number per request."""
 
-    drafted: list[int]  # tokens
-    accepted: list[int]
+    drafted: list[int]  # number of draft tokens
+    accepted: list[int]  # number of accepted ones
     draft_seconds: float  # of the whole batch
     target_seconds: float  # scoring and verifying
-    path: list[list[int]] | None = None  # of verify_tree
-    emitted: list[list[int]] = field(default_factory=list)
-    tested: list[int] = field(default_factory=list)
+    path: list[list[int]] | None = None  # verify_tree's accepted nodes; None for chains
+    emitted: list[list[int]] = field(default_factory=list)  # tokens
+    tested: list[int] = field(default_factory=list)  # number of tested levels (Proposal.tested)
     status: list[int] = field(default_factory=list)
     # True if the target's row after the accepted drafts was invalid, so no token follows them. Invalid rows of the
     # draft do not count: their drafts are rejected, and a token is drawn from the target's row.
@@ -30,11 +30,11 @@ class Outcome:
 
     @property
     def errors(self) -> list[str | None]:
-        """Why no token follows those of each request, as Sequence.extend takes it."""
+        """For each request: why the step could draw no further token, or None; `error` of Sequence.extend."""
         return [_INVALID if invalid else None for invalid in self.invalid]
 
     def counts(self, i: int, emitted: int) -> tuple[int, int, int, int]:
-        """Return drafted, tested, accepted and status of request i, of which the text took over `emitted` tokens.
+        """Return drafted, tested, accepted and status of request i, whose text took `emitted` of the step's tokens.
 
         If the text ended inside the draft, the rest of the draft does not count as tested or accepted.
         """

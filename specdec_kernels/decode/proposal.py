@@ -27,17 +27,17 @@ class Proposal(Protocol):
     """
 
     tokens: torch.Tensor  # [n, G] int64, to be scored after each request's last token; -1 where there is none
-    # Whether `verify` reads rows under batch.views. If not, requests with views end with an error.
+    # Whether `verify` applies batch.views (penalties, biases, masks). If not, requests with views end with an error.
     takes_views: ClassVar[bool] = False
 
     @property
     def branches(self) -> Branches | None:
-        """The trees whose nodes the tokens are, for scoring. None: chains, in which each token sees all before it."""
+        """The trees that the tokens are nodes of. None: chains, in which each token attends to all before it."""
         return None
 
     @property
     def needs_target(self) -> list[bool]:
-        """The requests that need the target's pass. If none does, there is no pass and verify gets no logits."""
+        """Whether each request needs the target's pass. If none does, there is no pass and verify gets no logits."""
         return [True] * len(self.tokens)
 
     def verify(
@@ -46,23 +46,23 @@ class Proposal(Protocol):
         """Verify the drafts -> the output of verify_chain or verify_tree. method: "token", "block" or "race".
 
         logits: [n, G + 1, V] of the target's pass, with `row` None. Or [M, V], the rows of tokens that are not
-        padding, with `row` [n, G + 1] the index of each token's row (-1 at padding).
+        padding, with `row` [n, G + 1] the index of each token's row; at padding it means nothing.
         """
 
     def commit_kv(self, cache: SlotCache, start: list[int], verified, slot: int) -> None:
         """Move the accepted tokens' keys to their final positions in the target's cache; a chain's are there already.
 
-        start, slot: as in the step's pass, whose row i is in slot `slot + i`.
+        start: the position of each request's last token before the step. Request i is in slot `slot + i`.
         """
         return None
 
     def emitting(self, verified) -> torch.Tensor:
-        """Return the positions [n, E] of the rows that the emitted tokens were drawn from. Pads may hold anything."""
+        """Return the positions [n, E] of the target's rows at the emitted tokens. Padding may hold anything."""
         n, E = verified.tokens.shape
         return torch.arange(E, device=verified.tokens.device).expand(n, E)
 
     def tested(self, verified) -> torch.Tensor:
-        """Return [n] levels that verification tested: the accepted ones and the first rejected one."""
+        """Return the number of tested levels [n]: the accepted ones and the first rejected one."""
         return torch.minimum(verified.num_accepted + 1, (self.tokens >= 0).sum(1))
 
 
@@ -71,8 +71,8 @@ class Draft(Proposal):
     """A chain for each request."""
 
     tokens: torch.Tensor  # [n, G] int64; -1 ends a row's draft
-    # verify_chain's draft rows [n, G, Vq], or G + 1 rows with one after a request's last draft; None: all one-hot, or
-    # for the race, which reads none
+    # verify_chain's draft rows [n, G, Vq], or G + 1 rows with one after a request's last draft. None: the drafts are
+    # one-hot, or the race verifies them, which reads no draft rows.
     rows: sk.Rows | None = None
     viewed: bool = False  # whether the drafts were drawn under batch.views
     takes_views = True
@@ -83,7 +83,7 @@ class Draft(Proposal):
         return cls(torch.empty(len(batch), 0, dtype=torch.int64, device=batch.device))
 
     def sides(self, logits, batch, row) -> tuple[sk.Rows, sk.Rows | None]:
-        """Return the target's rows and the draft's, under the requests' views."""
+        """Return the rows of the target and of the draft, each with the views that apply to it."""
         views = batch.views.chain(self.tokens)
         return sk.Rows(logits, **batch.sampling, row=row, **views), _seen(self, views)
 
@@ -103,7 +103,7 @@ class TreeDraft(Proposal):
     tokens: torch.Tensor  # [n, N - 1] int64, of nodes 1, 2, ...; -1 at padding
     method: str = ""  # of verify_tree
     depth: int = 0  # depth of the deepest tree that the drafter makes
-    draft_nodes: torch.Tensor | None = None  # [n, K, L], from build_tree, for methods that test drafts
+    draft_nodes: torch.Tensor | None = None  # [n, K, L], the drafts' nodes (build_tree), for methods that test drafts
     rows: sk.Rows | None = None  # verify_tree's draft rows [n, M, Vq] and each node's `row`, for methods that read them
     viewed: bool = False  # whether the drafts were drawn under batch.views
     takes_views = True
@@ -122,7 +122,7 @@ class TreeDraft(Proposal):
         return sk.verify_tree(tree, target, draft, method=self.method, max_depth=self.depth, **drawn)
 
     def commit_kv(self, cache, start, verified, slot):
-        """Move the nodes of the accepted path together."""
+        """Move the keys of the accepted path to consecutive positions."""
         cache.compact(start, verified.path, slot)
 
     def emitting(self, verified):
@@ -130,14 +130,14 @@ class TreeDraft(Proposal):
         return verified.path.long()
 
     def tested(self, verified):
-        """Return [n] levels with drafts that were tested: the accepted ones, and one in which none was accepted."""
+        """Return the number of tested levels [n]: the accepted ones, and the next one if it has nodes."""
         accepted = verified.num_accepted.long()
         last = verified.path.gather(1, accepted[:, None])
         return accepted + (self.parents == last).any(1)
 
 
 def _seen(draft: Draft | TreeDraft, views: dict) -> sk.Rows | None:
-    """Return the draft's rows under the views that its tokens were drawn under."""
+    """Return the draft's rows, with the views if its tokens were drawn under them."""
     return draft.rows._replace(**views) if draft.rows is not None and draft.viewed else draft.rows
 
 
@@ -154,7 +154,7 @@ class Drafter(Protocol):
     parts: Iterable = ()
     num_lookahead: int  # the most positions after the end of a sequence that a step may write
     rules: tuple[str, ...]  # rules under which its drafts can be verified
-    verifies: tuple[str, ...]  # methods of verify_chain for its chains; a tree has its own method. The first: default
+    verifies: tuple[str, ...]  # methods of verify_chain for its chains; ("race",) or ("token",) for trees
     chains: bool = True  # whether its proposals are chains
     draws_viewed: bool = False  # whether all its drafts are drawn under batch.views
     over_ranks: bool = False  # whether other processes take the same steps and verify them together
@@ -165,7 +165,7 @@ class Drafter(Protocol):
         return type(self).__name__
 
     def check(self, target, sequences: Iterable[Sequence]) -> None:
-        """Raise ValueError, before any of the sequences is decoded, if this drafter cannot serve one or the target."""
+        """Raise ValueError if this drafter cannot serve the target or one of the sequences. Called at submission."""
         return None
 
     def begin(self, slots: int, capacity: int) -> None:
@@ -174,7 +174,7 @@ class Drafter(Protocol):
             part.begin(slots, capacity)
 
     def follow(self, target, cache: SlotCache) -> None:
-        """Take the target and its cache, for drafts that read its states. Called after begin."""
+        """Take the target and its cache, for draft models that read its hidden states. Called after begin."""
         for part in self.parts:
             part.follow(target, cache)
 
@@ -189,12 +189,12 @@ class Drafter(Protocol):
             part.move(source, target)
 
     def release(self, slot: int) -> None:
-        """Free a slot: nothing of its request may be kept."""
+        """Free a slot, and keep nothing of its request."""
         for part in self.parts:
             part.release(slot)
 
     def forget(self) -> None:
-        """Drop all that was drafted in a step that failed."""
+        """Drop the drafts of a failed step."""
         for part in self.parts:
             part.forget()
 

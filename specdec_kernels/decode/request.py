@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The input of the decode loop."""
+"""Request: a prompt with its parameters, the input of the decode loop."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -18,21 +18,22 @@ _VIEWS = (*PENALTIES, "logit_bias", "min_tokens", "bad_words", "allowed")
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt and how to continue it. The filters are off at top_k 0, top_p 1, min_p 0 and
-    top_n_sigma 0; temperature 0 is greedy.
+    """One prompt and how to continue it.
+
+    Temperature 0 is greedy. The filters are off at top_k 0, top_p 1, min_p 0 and top_n_sigma 0.
 
     Penalties are off at repetition 1, frequency 0, presence 0; sk.Penalties has their definitions. They count the
     output so far, and repetition also the prompt. Draft tokens are verified under the penalties of their positions, so
-    the output is that of plain decoding with the same penalties. The same holds for logit_bias, min_tokens, bad_words
-    and allowed.
+    the output is distributed as in plain decoding with the same penalties. The same holds for logit_bias, min_tokens,
+    bad_words and allowed.
 
     Every field is checked when a request is made and again when it is submitted. Numbers may be numpy's or torch's.
 
-    rule, alpha: how drafts are accepted, a name of registry.RULES with its parameters; "exact" keeps the target's
-    distribution.
+    rule, alpha: the rule by which drafts are accepted (a name in registry.RULES) and its parameters. "exact" keeps the
+    target's distribution.
 
     Raises:
-        TypeError, ValueError: a field has a wrong type or value; the text names the field, what is wanted, what came.
+        TypeError, ValueError: a field has a wrong type or value. The text names it, what was wanted and what came.
     """
 
     prompt: list[int]  # token ids, at least one; a tensor or an array [T] is accepted too
@@ -50,18 +51,20 @@ class Request:
     repetition_penalty: float = 1.0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
-    logit_bias: dict[int, float] | None = None  # {id: number that is added to its logits}; -inf forbids the id
-    min_tokens: int = 0  # ids of `eos` are forbidden before that many tokens; a stop string may still end the request
-    # Sequences of ids. The last id of each is forbidden where the output ends in the others; the prompt does not count,
-    # as in vLLM. A sequence of one id is forbidden everywhere.
+    logit_bias: dict[int, float] | None = None  # {id: number added to its logit}; -inf forbids the id
+    min_tokens: int = 0  # before this many tokens ids of `eos` are forbidden; a stop string may still end the request
+    # Sequences of ids. The last id of a sequence is forbidden where the output ends with the ids before it. The prompt
+    # does not count, as in vLLM. A sequence of one id is forbidden everywhere.
     bad_words: tuple[tuple[int, ...], ...] = ()
-    # Returns which ids may follow the output so far, a list of ids: int32 words as sk.Allowed takes them, or None for
-    # all. It is asked for each position of a draft, with the draft tokens before it, as long as it allows them.
+    # A function: output so far (a list of ids) -> a bit mask of the ids that may follow (int32 words as in sk.Allowed),
+    # or None for all ids. It is called for each position of a draft, with the draft tokens before it as the end of the
+    # output, until it forbids one of them.
     allowed: Callable[[list[int]], Any] | None = None
-    # Reports the logprob and the rank of each token, and the `logprobs` most likely ids in its place; None: nothing.
+    # How many of the most likely ids to report at each position, beside the logprob and the rank of the token there.
+    # None: no report.
     logprobs: int | None = None
-    # Where they are read: "raw" is the model's own distribution; "processed" is the one that the token is drawn from,
-    # with temperature, filters, penalties, biases and masks.
+    # The distribution that logprobs refer to. "raw": the target's own. "processed": the target's after penalties,
+    # biases, masks, temperature and filters.
     logprobs_mode: str = "raw"
 
     def __post_init__(self):
@@ -74,7 +77,7 @@ class Request:
 
     @property
     def views(self) -> dict[str, Any]:
-        """The fields that change rows before they are sampled from, those that are on, with their values."""
+        """The penalties, biases and masks that are on, with their values. They change logits before sampling."""
         given = {x.name: (getattr(self, x.name), x.default) for x in fields(self) if x.name in _VIEWS}
         return {name: value for name, (value, off) in given.items() if value != off}
 

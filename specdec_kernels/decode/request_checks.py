@@ -56,7 +56,7 @@ def _ids(name: str, x: Any, wanted: str) -> list[int]:
 
 
 def _hint(prompt: Any) -> str:
-    """How what was given becomes a list of ids."""
+    """Return the end of an error text: how to turn a text or a batch of one prompt into a list of ids."""
     if isinstance(prompt, str):
         return ": encode it, tokenizer.encode(text)"
     if isinstance(prompt, Mapping):
@@ -123,7 +123,7 @@ def _number(name: str, x: Any) -> float:
 
 
 def _parameter(name: str, x: Any) -> Any:
-    """Return a sampling parameter or a penalty that is in its range."""
+    """Return a sampling parameter or a penalty, checked against its range."""
     number = (_integer if name == "top_k" else _number)(name, x)
     if number not in _RANGES[name]:
         _fail(ValueError, name, _RANGES[name].says, _check.shown(number))
@@ -150,7 +150,7 @@ def _bias(name: str, x: Any) -> dict[int, float] | None:
 
 
 def _words(name: str, x: Any) -> tuple[tuple[int, ...], ...]:
-    """Return sequences of ids, each once."""
+    """Return the sequences of ids without duplicates."""
     wanted = "a tuple of sequences of token ids"
     words = []
     for i, given in enumerate(_items(name, wanted, x)):

@@ -12,19 +12,19 @@ _log = logging.getLogger(__name__)
 
 
 class Logprobs(NamedTuple):
-    """What `Request.logprobs` reports of one token."""
+    """The report of `Request.logprobs` on one token."""
 
     logprob: float  # the token's
     rank: int  # the number of ids whose logit is at least the token's, itself included: 1 is the best
-    top: tuple[tuple[int, float], ...]  # the most likely ids in its place with their logprobs, best first
+    top: tuple[tuple[int, float], ...]  # the most likely ids at its position with their logprobs, best first
 
 
 @dataclass(frozen=True)
 class Event:
     """New tokens of one request in one step.
 
-    `text` is "" without a tokenizer. `finished` is None, "eos", "length", "stop", "cancelled" or "error"; then `error`
-    has the reason. `drafted` and `logprobs` have an entry for each token.
+    `text` is "" without a tokenizer. `finished` is None, "eos", "length", "stop", "cancelled" or "error". `error` is
+    the reason for "error". `drafted` and `logprobs` have an entry for each token.
     """
 
     index: int  # index of the request: in the list given to the loop, or as returned by Session.submit
@@ -32,7 +32,7 @@ class Event:
     text: str = ""
     finished: str | None = None
     error: str | None = None
-    drafted: list[bool] = field(default_factory=list)  # whether it is an accepted draft token
+    drafted: list[bool] = field(default_factory=list)  # whether each token is an accepted draft token
     logprobs: list[Logprobs] | None = None  # None: the request wants none
 
 
@@ -41,13 +41,13 @@ class Stats:
     """Counts and seconds, of one request or of all. A step's seconds are shared equally by its requests."""
 
     new_tokens: int = 0
-    # one request: steps that needed the target for it; all requests: forward passes of the target
+    # One request: steps in which it needed the target. All requests: forward passes of the target.
     target_calls: float = 0
     rows: int = 0  # target calls summed over requests
     drafted: int = 0  # draft tokens proposed
     tested: int = 0  # tested levels of drafts, up to the end of the text: the accepted ones and the first rejected one
     accepted: int = 0  # accepted draft tokens that were emitted: a text may end inside a draft
-    widths: Counter = field(default_factory=Counter)  # number of drafts by their length; 0: steps without a draft
+    widths: Counter = field(default_factory=Counter)  # {number of draft tokens: steps of a request that had as many}
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
@@ -77,7 +77,7 @@ class Stats:
 
     @property
     def alpha(self) -> float:
-        """Share of tested levels that were accepted, the alpha of theory. In a tree a level has several drafts."""
+        """Share of tested levels that were accepted (alpha in theory). In a tree a level has several drafts."""
         return self.accepted / self.tested if self.tested else 0.0
 
     @property
@@ -87,7 +87,7 @@ class Stats:
 
     @property
     def accepted_length(self) -> float:
-        """Accepted draft tokens per step of a request."""
+        """Accepted draft tokens of a request per forward pass of the target."""
         return self.accepted / self.rows if self.rows else 0.0
 
     @property
@@ -106,7 +106,7 @@ class Stats:
 
     @property
     def tokens_per_second(self) -> float:
-        """New tokens over the seconds after the prompts were read."""
+        """New tokens per second, without the seconds in which prompts were read."""
         return self.new_tokens / self.decode_seconds if self.decode_seconds > 0 else 0.0
 
 
@@ -132,7 +132,7 @@ class Result:
     stats: Stats = field(default_factory=Stats)
 
     def cut(self, n: int) -> None:
-        """Keep the first n tokens, with what belongs to them; the text and the counts of steps stay."""
+        """Keep the first n tokens with their `drafted` and `logprobs`. The text and the counts of steps stay."""
         for kept in (self.tokens, self.drafted, self.logprobs or []):
             del kept[n:]
         self.stats.new_tokens = min(self.stats.new_tokens, n)

@@ -46,7 +46,7 @@ class Sequence:
 
     @property
     def num_final(self) -> int:
-        """Number of tokens that cannot be rejected any more: all of them."""
+        """Number of tokens that cannot be rejected any more: all. A subclass that runs ahead has fewer."""
         return len(self.tokens)
 
     def extend(
@@ -54,7 +54,8 @@ class Sequence:
     ) -> Event:
         """Append the tokens of a step, up to the first that ends the request.
 
-        error: why no token follows them. accepted: how many of them are draft tokens, the first ones.
+        error: why no token follows them, if none can. accepted: the first `accepted` of them are draft tokens.
+        logprobs: a report for each of them.
         """
         taken, text, finished = [], "", None
         for token in tokens[: self.remaining]:
@@ -108,12 +109,12 @@ class Sequence:
 
 
 class Reporting(NamedTuple):
-    """The requests of a batch that want logprobs of one kind."""
+    """The requests of a batch that want logprobs of one mode."""
 
-    raw: bool  # of the model's own distribution
+    raw: bool  # whether the mode is "raw": the model's own distribution
     members: list[int]  # their places in the batch
-    at: torch.Tensor  # the same, on the device
-    batch: "Batch"  # they alone; it shares the read-back
+    at: torch.Tensor  # `members` on the device
+    batch: "Batch"  # these requests alone, with the read-back of the whole batch
 
 
 class Batch(list):
@@ -121,18 +122,16 @@ class Batch(list):
 
     The arguments are gathered once and reused while the same requests are decoded.
 
-    race: whether tokens are verified by the race, so that drafts are drawn by its noise too.
+    race: whether tokens are verified by the race; drafts are then drawn with its noise too.
     """
 
-    depth = 0  # 0 for the target's steps, 1 for the inner steps of a draft model that is itself speculative, and so on
+    depth = 0  # 0: the target's steps; 1: the inner steps of a draft model that is itself speculative; and so on
 
     def __init__(self, sequences=(), device: torch.device = CPU, first: int = 0, race: bool = False):
         super().__init__(sequences)
         self.device, self.first, self.race, self.readback = device, first, race, Readback()
-        self._known = (
-            [-1],
-            torch.empty(0, dtype=torch.int64, device=CPU),
-        )  # the sequences' lengths when `offset` was uploaded, and that tensor
+        # The sequences' lengths when `offset` was uploaded, and the uploaded tensor.
+        self._known = ([-1], torch.empty(0, dtype=torch.int64, device=CPU))
 
     @property
     def slots(self) -> slice:
@@ -165,7 +164,7 @@ class Batch(list):
 
     @cached_property
     def views(self) -> Views:
-        """What the requests change in their rows, as fields of sk.Rows."""
+        """The requests' penalties, biases and masks, as fields of sk.Rows."""
         return Views(self)
 
     @cached_property
@@ -176,7 +175,7 @@ class Batch(list):
     def offset(self) -> torch.Tensor:
         """The random offset [n] of a step: the number of tokens of each sequence, prompt included.
 
-        It is the absolute position of the first token that the step emits, which is what a race takes.
+        It is also the position of the first token that the step emits, which indexes the noise of a race.
         """
         lengths = [len(s.tokens) for s in self]
         if lengths != self._known[0]:
@@ -189,9 +188,10 @@ class Batch(list):
         return dict(seed=self.seeds, offset=self.offset)
 
     def draws(self, depth: int, slot: int | torch.Tensor, width: int = 1) -> dict:
-        """Return the random numbers of drafts that follow `depth` others, as sk.sample takes them, for [n width] rows.
+        """Return sk.sample's random-number arguments for drafts after `depth` others, for rows [n * width].
 
-        slot: the first of the draws' own numbers. A race takes none: its noise depends on the position alone.
+        slot: sk.sample's `slot`, the index of the first draw's random number. A race has none: its noise depends on the
+        position alone.
         """
         given = {name: x.repeat_interleave(width) for name, x in self.randomness.items()}
         return dict(race=True, **given | {"offset": given["offset"] + depth}) if self.race else given | {"slot": slot}
@@ -222,9 +222,9 @@ class Batch(list):
 
     @cached_property
     def wants_end_row(self) -> bool:
-        """Whether a request's rule replaces p by a distribution pi.
+        """Whether a request's rule replaces the target's distribution p by another, pi.
 
-        The token after the last draft must then follow pi too, so the draft needs one more row.
+        The token after the last draft must then be drawn from pi too, so the draft needs one more row.
         """
         return any(s.request.rule != "exact" and RULES[s.request.rule].defines_distribution for s in self)
 

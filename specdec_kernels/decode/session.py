@@ -49,21 +49,21 @@ class Session:
     Each request has its own rule, seed, parameters, stop strings and end ids. Its tokens depend only on the request, up
     to the models' rounding, which may differ with the shape of the batch. One thread at a time may use a session.
 
-    If a request's step raises, or its row of the target is invalid (NaN), it ends with `finished` "error" and the
-    reason in `error`; the other requests continue. `results` has the result of every request by index until it is
-    popped. `stats` counts over all requests.
+    If a request's step raises, or the target's logits for its next token are invalid (NaN, +inf or nothing finite), it
+    ends with `finished` "error" and the reason in `error`; the others continue. `results` has the result of every
+    request by index until it is popped. `stats` counts over all requests.
 
     Args:
         target, drafter, verify, tokenizer: as in `stream`.
         max_batch: the most requests decoded at once; the others wait, first come, first served.
-        capacity: positions of a slot: the most tokens of a prompt and its continuation together.
-        prefill_chunk: tokens of a prompt that one pass reads, also in draft models. A larger chunk uses a GPU better
+        capacity: positions of a slot, the most that a prompt and its continuation may have together.
+        prefill_chunk: the most prompt tokens of one pass, also in draft models. A larger chunk uses a GPU better
             and needs more memory for the mask. The text does not depend on it, up to the models' rounding.
 
     Raises:
         TypeError: the target is not a Model, the drafter is not a Drafter, or the tokenizer cannot decode.
         ValueError: a limit below 1, a `verify` that the drafter cannot serve, a draft model on another device than the
-            target, a drafter in use by another run, batches or trees for a model that lacks them (`refuses`).
+            target, a drafter in use by another run, batches or trees for a model without them (Model.refuses).
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Session:
         self.waiting, self.batch = deque[Sequence](), Batch((), target.device, race=self.verify == "race")
         self.results: dict[int, Result] = {}
         self.submitted, self.stats = 0, Stats()
-        self._last_words: list[Event] = []  # of cancelled requests
+        self._last_words: list[Event] = []  # the last events of cancelled requests
         claim(self)
         set_prefill_chunk(self.drafter, self.prefill_chunk)
         self.cache = target.new_cache(max_batch, capacity + self.drafter.num_lookahead)
@@ -97,13 +97,13 @@ class Session:
         self.drafter.follow(target, self.cache)
 
     def submit(self, request: Request) -> int:
-        """Queue a request for the next free slot -> its index in events and in `results`.
+        """Queue a request for the next free slot, and return its index in events and in `results`.
 
         Raises:
             TypeError, ValueError: not a request, or one that the target, the drafter, `verify` or the capacity cannot
                 serve. The session is not changed then.
         """
-        request = replace(check_request("submit", "request", request))  # checked again: its prompt is a list
+        request = replace(check_request("submit", "request", request))  # checked again: its prompt may have changed
         check_served("submit", self)
         sequence = Sequence(self.submitted, request, self.tokenizer)
         check_size(self.target, self.capacity, sequence)
@@ -115,7 +115,7 @@ class Session:
         return sequence.index
 
     def cancel(self, index: int) -> bool:
-        """Cancel a request -> False if it had finished before. Its slot is free at once; its result keeps its tokens.
+        """Cancel a request; return False if it had ended before. Its slot is free at once; its result keeps its tokens.
 
         The next step returns the request's last event first, with `finished` "cancelled".
 
@@ -146,7 +146,7 @@ class Session:
         return self.results.pop(index)
 
     def close(self) -> None:
-        """Drop all requests, without events; the drafter is free for another run."""
+        """Drop all requests, without events. The drafter may then serve another run."""
         self.waiting.clear()
         self._last_words.clear()
         self.batch = self.batch.of(())
@@ -185,7 +185,7 @@ class Session:
         """Fill free slots with waiting requests -> the last events of requests whose prompt could not be read."""
         failed: list[Event] = []
         if self.waiting and len(self.batch) < self.slots:
-            self.batch = self.batch.of(self.batch)
+            self.batch = self.batch.of(self.batch)  # a new Batch: the old one's cached arguments would be stale
         while self.waiting and len(self.batch) < self.slots:
             sequence = self.waiting[0]  # stays in the queue until it is admitted, even if this is interrupted
             try:
@@ -211,7 +211,7 @@ class Session:
 
     @torch.inference_mode()
     def _decode(self, batch: Batch) -> list[Event]:
-        """Take one step of `batch`, in one pass of the target. Sequences change last, when nothing can fail."""
+        """Take one step of `batch`, in one pass of the target. Sequences change last, after all that can fail."""
         target, drafter, cache, slot = self.target, self.drafter, self.cache, batch.first
         times = StepTimes(batch.device)
         proposal = drafter.propose(batch) or Draft.nothing(batch)
@@ -240,7 +240,7 @@ class Session:
         return events
 
     def _forget(self, batch: Batch) -> None:
-        """Drop the leftovers of a failed step."""
+        """Drop the pending reads and the drafts of a failed step."""
         batch.readback.forget()
         self.drafter.forget()
 
@@ -254,12 +254,12 @@ class Session:
                 self._fill(slot)
 
     def _clear(self, slot: int) -> None:
-        """Clear a slot. The mask hides old keys and values from the next request, but not NaN: 0 * NaN is NaN."""
+        """Clear a slot. A mask hides old keys and values from the next request, but not NaN, since 0 * NaN is NaN."""
         self.drafter.release(slot)
         self.cache.clear(slot)
 
     def _fill(self, slot: int) -> None:
-        """Move the batch's last request into the slot. A request that cannot be moved is queued to be read again."""
+        """Move the batch's last request into the slot. If that fails, it is queued and read again."""
         while len(self.batch) > slot + 1:
             last = self.batch.pop()
             try:
@@ -278,16 +278,16 @@ class Session:
 
 
 def _row_of_each(ids: torch.Tensor) -> torch.Tensor | None:
-    """Return each token's index [n, T] among those that are not padding.
+    """Return each token's index [n, T] among those that are not padding; at padding, that of the token before.
 
-    None if there is no padding, or if reading ids is not free.
+    None if there is no padding, or if reading ids would wait for a device.
     """
     there = ids >= 0
     return (there.flatten().cumsum(0) - 1).view_as(ids) if is_free(ids) and not there.all() else None
 
 
 def _count(batch, totals, counts, events, parts, seconds):
-    """Add a step to the statistics of each request and to the totals. Its seconds are shared equally by requests."""
+    """Add a step to the statistics of each request and to the totals. Its seconds are divided equally among them."""
     for s, one, event in zip(batch, counts, events):
         own = s.result.stats
         own.count(*one)

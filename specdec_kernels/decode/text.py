@@ -56,7 +56,7 @@ class TextStream:
         return self._take(len(self.held) - hold), False
 
     def flush(self) -> str:
-        """Return what was held back, once the request has ended."""
+        """Return the text that was held back, once the request has ended."""
         return self._take(len(self.held)) + self.ids.flush()
 
     def _take(self, n: int) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transfers between the host and the models' device, such that a step of the loop waits for the device only once.
+"""Transfers between the host and the models' device, arranged so that a step of the loop waits for the device once.
 
 Uploads never wait (upload). All values requested during a step are read back in one copy (Readback). On the CPU, where
 reading is free, shapes may depend on the data; on other devices they have their largest possible size (is_free,

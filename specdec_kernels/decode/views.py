@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What requests change in their rows before they are sampled from, as fields of sk.Rows."""
+"""Views of logits: the penalties, biases and masks of requests, as fields of sk.Rows. Logits stay as they are."""
 
 from array import array
 from bisect import bisect_left
@@ -23,15 +23,15 @@ _Windows = Callable[[BadWords], torch.Tensor]
 
 
 class History:
-    """The distinct tokens of a sequence, ascending, and how often each is in its output: its lists in sk.Penalties.
+    """The distinct tokens of a sequence, ascending, and how often each is in its output: a list of sk.Penalties.
 
-    They are kept on the host, where the loop reads every emitted token anyway.
+    It is kept on the host, where every emitted token is read anyway.
     """
 
     def __init__(self, prompt: Sequence[int]):
         self.ids = array("i", sorted(set(prompt)))
         self.counts = array("i", [0] * len(self.ids))
-        self._read = len(prompt)  # tokens of the sequence that are counted
+        self._read = len(prompt)  # how many tokens of the sequence are in the list
 
     def update(self, tokens: Sequence[int]) -> None:
         """Count the tokens of a sequence that were emitted since the last call."""
@@ -47,9 +47,9 @@ class History:
 class Views:
     """The penalties, biases and masks of a batch's requests.
 
-    A bias holds `logit_bias` and, by position, `min_tokens` and `bad_words`.
+    A bias combines `logit_bias` with `min_tokens` and `bad_words`, which depend on the position.
 
-    The methods return fields of sk.Rows. The dict is empty if no request changes its rows.
+    The methods return fields of sk.Rows in a dict, which is empty if no request has views.
     """
 
     def __init__(self, batch):
@@ -62,11 +62,11 @@ class Views:
         self._history: tuple[torch.Tensor, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether a request may change its rows."""
+        """Whether any request has views."""
         return self._any
 
     def check(self, proposal: Any) -> None:
-        """Raise ValueError if the proposal does not verify under the views that a request has."""
+        """Raise ValueError if a request has views and the proposal does not verify under them (takes_views)."""
         if getattr(proposal, "takes_views", False):
             return
         for s in self._batch:
@@ -75,7 +75,7 @@ class Views:
                 raise ValueError(f"generate: {wanted} (request {s.index}), got {type(proposal).__name__}")
 
     def chain(self, tokens: torch.Tensor) -> dict:
-        """Return the fields of a side of verify_chain, of drafts [n, G]."""
+        """Return the fields of verify_chain's target rows, or draft rows, for drafts [n, G]."""
         n, G = tokens.shape
 
         def paths():
@@ -85,7 +85,7 @@ class Views:
         return self._fields(depth, paths, lambda words: words.along_chain(tokens))
 
     def along_chain(self, tokens: torch.Tensor) -> dict:
-        """Return the fields of rows [n (G + 1), V], after each part of chains [n, G]; -1 ends a chain."""
+        """Return the fields of rows [n (G + 1), V], after 0, 1, ... G tokens of chains [n, G]; -1 ends a chain."""
         if not self:
             return {}
         n, G = tokens.shape
@@ -93,19 +93,22 @@ class Views:
         return _by_row(self.chain(tokens), tokens[:, None].expand(n, G + 1, G).masked_fill(~before, -1))
 
     def tree(self, parents: torch.Tensor, tokens: torch.Tensor) -> dict:
-        """Return the fields of a side of verify_tree. parents, tokens [n, N]: as it takes them."""
+        """Return the fields of verify_tree's target rows, or draft rows. parents, tokens [n, N]: as verify_tree's."""
         paths = lambda: [*map(_paths, *self._read(parents, tokens))]
         return self._fields(lambda: sk.tree_mask(parents).depth, paths, lambda words: words.in_tree(parents, tokens))
 
     def after_chain(self, drawn: list[torch.Tensor]) -> dict:
-        """Return the fields of rows [n, V], each after the drafts of its request. drawn: [n, 1] of each position."""
+        """Return the fields of rows [n, V], each after the drafts of its request. drawn: tokens [n, 1] per position."""
         if not self:
             return {}
         nothing = torch.empty(len(self._batch), 0, dtype=torch.int64, device=self._batch.device)
         return self.after(torch.cat([nothing, *drawn], 1)[:, None])
 
     def after_nodes(self, parents: torch.Tensor, tokens: torch.Tensor, nodes: torch.Tensor, depth: int) -> dict:
-        """Return the fields of rows [n W, V], those of the nodes [n, W] at one depth of trees, as tree() takes them."""
+        """Return the fields of rows [n W, V], after the nodes [n, W] at one depth of trees.
+
+        parents, tokens: as in tree().
+        """
         if not self:
             return {}
         path: list[torch.Tensor] = []
@@ -116,7 +119,7 @@ class Views:
         return self.after(torch.cat([nothing, *(x[..., None] for x in path)], 2))
 
     def after(self, drafted: torch.Tensor) -> dict:
-        """Return the fields of rows [n W, V], W of each request. drafted [n, W, i]: the drafts before each; -1 pads."""
+        """Return the fields of rows [n W, V], W per request. drafted [n, W, i]: the drafts before each row; -1 pads."""
         n, W, drafts = drafted.shape
 
         def paths():
@@ -129,7 +132,8 @@ class Views:
     def _fields(self, depth: Callable[[], torch.Tensor], paths: Callable[[], list], windows: _Windows) -> dict:
         """Return the views of positions [n, P].
 
-        depth, paths: return how many drafts are before each, and which. windows: returns the windows of bad words.
+        The arguments are functions, so that only what a request needs is computed. depth: the number of drafts before
+        each position. paths: those drafts. windows: the windows of bad words.
         """
         if not self:
             return {}
@@ -138,7 +142,7 @@ class Views:
         return {name: view for name, view in found.items() if view is not None}
 
     def _read(self, *tensors: torch.Tensor) -> list[list[list[int]]]:
-        """Return the rows of tensors [n, k], read in one transfer. Nothing is read of tensors without columns."""
+        """Return the rows of tensors [n, k], read in one transfer. Tensors without columns are not read."""
         asked = [self._batch.readback.ask(x) if x.numel() else None for x in tensors]
         return [[[] for _ in self._batch] if reading is None else reading.rows for reading in asked]
 
@@ -184,9 +188,9 @@ class Views:
 
     @cached_property
     def _biases(self) -> tuple[torch.Tensor, ...]:
-        """Two lists of each request: list 2 b applies before its min_tokens, list 2 b + 1 after.
+        """Two lists of biases for each request b: list 2 b applies before its min_tokens, list 2 b + 1 after.
 
-        ids, values [2 n, I], and the number [2 n] of each list, -1 if it is empty.
+        ids, values [2 n, I], and the index [2 n] of each list, -1 if it is empty.
         """
         lists: list[dict[int, float]] = []
         for s in self._batch:
@@ -213,7 +217,7 @@ def _by_row(fields: dict, drafted: torch.Tensor) -> dict:
 
 
 def _paths(parents: list[int], tokens: list[int]) -> list[Path]:
-    """Return the tokens on the way to each node of a tree, the root's left out. That of padding ends in -1."""
+    """Return the tokens on the path to each node of a tree, without the root's. A padding node's path ends in -1."""
     found: list[Path] = [()]
     for node in range(1, len(parents)):
         found.append((*found[parents[node]], tokens[node]) if 0 <= parents[node] < node else (-1,))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which share of a draft's tokens the decode loop accepts, position by position.
+"""Measure the share of draft tokens that the decode loop accepts, by their position in a draft.
 
-A drafted token is tested when all before it in its draft were accepted. Drafts of several folders are met by the same
-prompts, seeds and lengths; what they write differs, as their draws do.
+A draft token is tested if all before it in its draft were accepted. All draft models are measured on the same prompts,
+seeds and lengths. The texts still differ, since draft models draw different tokens.
 """
 
 from demo.draft.recipe.evaluate import humaneval_prompts, mean_and_error
@@ -10,7 +10,7 @@ from specdec_kernels import decode
 
 
 class Counting(decode.ModelDrafter):
-    """Notes for each request which of its tested drafts were accepted: found[request][position], 0 or 1 each."""
+    """A ModelDrafter that records whether each tested draft token was accepted: found[request][position], 0 or 1."""
 
     def __init__(self, model, gamma, requests):
         super().__init__(model, gamma)
@@ -28,7 +28,7 @@ class Counting(decode.ModelDrafter):
 
 
 def measure(target, draft, prompts, tokens=64, gamma=4, temperature=1.0, batch=8, seed=0):
-    """[mean, standard error] over all positions, then of each. prompts: token ids; none ends before `tokens`."""
+    """Return (mean, standard error) over all positions, then of each. prompts: token ids. No text ends early."""
     requests = [decode.Request(p, tokens, temperature=temperature, seed=1000 * seed + i) for i, p in enumerate(prompts)]
     drafter = Counting(draft, gamma, len(requests))
     decode.generate(target, requests, drafter, max_batch=batch).check()
@@ -37,7 +37,7 @@ def measure(target, draft, prompts, tokens=64, gamma=4, temperature=1.0, batch=8
 
 
 def code_prompts(tokenizer, every=3):
-    """Every third HumanEval prompt: 55, none of them in the training text."""
+    """Return every third HumanEval prompt (55). None of them is in the training text."""
     return [tokenizer(text)["input_ids"] for text in humaneval_prompts()[::every]]
 
 

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The target writes the draft's training text. No HumanEval prompt is among the openings.
+"""Generation of the draft's training text by the target. No HumanEval prompt is among the openings.
 
-Kinds: A chat, the user's turn written by the model as well; B the same, opened with "Write a Python function" and the
-like; C raw code grown from a few characters; D code after real signatures and docstrings; E chat answers to requests
-that are put together from a template and a topic; F code after the head and the docstring of a small task, half of them
-with the beginning of an example. Answers are sampled at temperature 1, 0.7 and 0.3 in the ratio 3:2:1.
+Kinds of text:
+
+    A  chat; the model writes the user's turn too
+    B  the same, where the user's turn starts with "Write a Python function" or the like
+    C  code after a few characters
+    D  code after real signatures and docstrings
+    E  chat answers to requests made of a template and a topic
+    F  code after the head and docstring of a small task; half of them end with the beginning of an example
+
+Tokens are sampled at temperature 1, 0.7 and 0.3, for sequences in the ratio 3:2:1.
 """
 
 import ast
@@ -35,7 +41,7 @@ ANSWER = "<|im_end|>\n<|im_start|>assistant\n"
 
 
 def modules(name):
-    """The module and, for a package, its direct submodules; those that cannot be imported are skipped."""
+    """Yield a module and, for a package, its direct submodules; those that cannot be imported are skipped."""
     try:
         root = import_module(name)
     except Exception:
@@ -50,7 +56,7 @@ def modules(name):
 
 
 def signatures(limit=6):
-    """Function heads with their docstrings, 40 to 900 characters, read from the sources of PACKAGES; sorted, unique."""
+    """Return function heads with docstrings, 40 to 900 characters, from the sources of PACKAGES, sorted and unique."""
     found = set()
     for package in PACKAGES.split():
         for module in modules(package):
@@ -69,8 +75,7 @@ def signatures(limit=6):
 
 
 def task_head(task, rng):
-    """Imports, signature and docstring of one of TASKS, with or without types, with or without ">>> name(" at the
-    end."""
+    """Return imports, signature and docstring of one of TASKS; types and a final ">>> name(" are added at random."""
     signature, text = re.fullmatch(r"(.+?\)(?: -> .+?)?): ([A-Z].+)", task).groups()
     name, typed = signature.split("(")[0], rng.random() < 0.7
     if not typed:
@@ -82,7 +87,7 @@ def task_head(task, rng):
 
 
 def prompts(kind, n, rng, heads):
-    """n prompt texts of one kind."""
+    """Return n prompt texts of one kind."""
     if kind == "A":
         return [CHAT.format(rng.choice(pieces(OPENERS)) if rng.random() < 0.8 else "") for _ in range(n)]
     if kind == "B":
@@ -98,7 +103,7 @@ def prompts(kind, n, rng, heads):
 
 
 def draw(logits, temperature, generator):
-    """One id per row of logits [B, V] by inverse CDF in two levels: a block of 128 ids, then an id in it."""
+    """Draw one id per row of logits [B, V] by inverse CDF in two levels: a block of 128 ids, then an id in it."""
     z = logits.float()
     w = ((z - z.amax(-1, keepdim=True)) / temperature[:, None]).exp_().view(len(z), -1, 128)
     blocks = w.sum(-1).double().cumsum(-1)
@@ -111,8 +116,11 @@ def draw(logits, temperature, generator):
 
 @torch.inference_mode()
 def write(model, prompt_ids, generator, title):
-    """Every prompt, and what the model makes of it -> token ids [B, LENGTH]; of all but the last of them the model's
-    last hidden states [B, LENGTH - 1, d] and the ln Z [B, LENGTH - 1] of what it said of the next."""
+    """Continue every prompt -> (tokens, states, log_z).
+
+    tokens [B, LENGTH]: prompts and continuations. states [B, LENGTH - 1, d]: the model's last hidden states at all
+    tokens but the last. log_z [B, LENGTH - 1]: ln Z of its logits there (teacher.log_normaliser).
+    """
     B, length = len(prompt_ids), torch.tensor([len(p) for p in prompt_ids])
     tokens, log_z = torch.zeros(B, LENGTH, dtype=torch.int64), torch.zeros(B, LENGTH - 1)
     for row, p in zip(tokens, prompt_ids):
@@ -121,7 +129,7 @@ def write(model, prompt_ids, generator, title):
     same = int((tokens == tokens[0]).all(0)[: int(length.min()) - 1].long().cumprod(0).sum())
     cache = model.new_cache(B, LENGTH)
     cache.keep_states(model.state_size, model.dtype, model.device)
-    if same:  # the opening that all share is read once
+    if same:  # the tokens that all prompts begin with are read once
         logits = model.forward(tokens[:1, :same], [0], cache)
         log_z[:, :same] = logits.float().logsumexp(-1)
         for slot in range(1, B):
@@ -138,8 +146,10 @@ def shard_paths(folder, shards):
 
 
 def grow(folder, shards, seed=1, part=0, parts=1):
-    """Writes folder/shard-XXX.npz (tokens, length, prompt_length, kind) and, as store_states does, states-XXX.pt;
-    finished shards are kept. part: the number of this process among `parts` that share the work."""
+    """Write folder/shard-XXX.npz (tokens, length, prompt_length, kind), and states-XXX.pt as store_states does.
+
+    Finished shards are kept. part: the number of this process among `parts` that share the work.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = shard_paths(folder, shards)
@@ -164,9 +174,9 @@ def grow(folder, shards, seed=1, part=0, parts=1):
         first = Corpus(partial).first_label
         kept = {i: (h.clone(), z[first(i) - 1 :].clone()) for i, (h, z) in enumerate(zip(states, log_z))}
         torch.save(kept, states_of(paths[s]))
-        partial.rename(paths[s])  # last: what is there is whole
+        partial.rename(paths[s])  # renamed last, so a shard with this name is complete
 
 
 def states_of(shard):
-    """Where the states of a grown shard lie."""
+    """Return the file with the states of a shard that grow() wrote."""
     return shard.with_name(shard.name.replace("shard", "states")).with_suffix(".pt")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the demo's draft model from its target, in three stages; each is resumable and needs one core.
+"""Make the demo's draft model from its target, in three stages; each is resumable and needs one core.
 
-python -m demo.draft.recipe.distill corpus --shards 20   # the target writes text    ~1 min a shard of 27k tokens
-python -m demo.draft.recipe.distill train                # states, once, and a draft
+python -m demo.draft.recipe.distill corpus --shards 20   # the target writes text, 1 to 2 min per shard
+python -m demo.draft.recipe.distill train                # store the target's states once, train a draft
 python -m demo.draft.recipe.distill train --init demo/draft --out distill-work/next \\
-    --alone 0 --decay 1 --peak 2.5e-3 --share 0.1
-python -m demo.draft.recipe.distill evaluate             # alpha on unseen prompts without states, c
-python -m demo.draft.recipe.distill acceptance           # accepted / tested in the decode loop, position by position
+    --alone 0 --decay 1 --peak 2.5e-3 --share 0.1        # train it further
+python -m demo.draft.recipe.distill evaluate             # alpha on unseen prompts, without states, and the cost c
+python -m demo.draft.recipe.distill acceptance           # accepted / tested in the decode loop, by position
 """
 
 import json
@@ -32,7 +32,7 @@ def corpus(
     out: Path = None,
     threads: int = THREADS,
 ):
-    """The target writes text: shards of 128 sequences in WORK/grown; --out joins the shipped corpus and them."""
+    """Let the target write text: shards of 128 sequences in WORK/grown. --out: the shipped corpus and the shards."""
     from demo.draft.recipe.corpus import grow
     from demo.draft.recipe.teacher import Corpus
 
@@ -43,7 +43,7 @@ def corpus(
 
 
 def grown_shards(work, shards):
-    """The first of WORK/grown, all of which must be there: another part may still write its own."""
+    """Return the first `shards` files of WORK/grown. All must exist: another process may still be writing some."""
     from demo.draft.recipe.corpus import shard_paths
 
     paths = shard_paths(work / "grown", shards)
@@ -68,7 +68,7 @@ def train(
     alone: float = typer.Option(None, help="share of the steps on KL alone, the first; a trained draft wants 0"),
     threads: int = THREADS,
 ):
-    """Stores the target's states once (1.4 GB, half an hour for 1M tokens), then trains; resumes."""
+    """Store the target's states once (1.2 GB and half an hour per 1M tokens), then train a draft. Resumes."""
     from demo.draft.recipe.corpus import states_of
     from demo.draft.recipe.teacher import Corpus, load_target, store_states
     from demo.draft.recipe.train import Data
@@ -86,7 +86,7 @@ def train(
 
 @app.command()
 def evaluate(draft: Path = DRAFT, dtype: str = "bfloat16", code: int = 164, tokens: int = 64, threads: int = THREADS):
-    """Prints alpha on HumanEval and chat prompts at temperature 1, 0.7 and 0, and the cost c, as JSON."""
+    """Print alpha on HumanEval and chat prompts at temperature 1, 0.7 and 0, and the cost c, as JSON."""
     from demo.draft.recipe import evaluate as measure
     from demo.draft.recipe.teacher import load_target
     from specdec_kernels.decode.models.layer_draft import LayerDraft
@@ -110,7 +110,7 @@ def acceptance(
     seed: int = 0,
     threads: int = THREADS,
 ):
-    """Prints which share of the tested drafts the decode loop accepts on 55 HumanEval prompts, each position apart."""
+    """Print the share of tested drafts that the decode loop accepts on 55 HumanEval prompts, by position."""
     from demo.draft.recipe import acceptance as loop
     from demo.draft.recipe.teacher import load_target
     from specdec_kernels.decode.models.layer_draft import LayerDraft

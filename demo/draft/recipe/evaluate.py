@@ -2,9 +2,11 @@
 """alpha and c of a draft, on prompts that are not in its training text.
 
 alpha = mean over positions of sum_x min(p(x), q(x)): the chance that a drafted token is accepted. The target writes
-`tokens` tokens after each prompt at the given temperature; both models then score the same text. At temperature 0 alpha
-is the share of positions where both have the same largest logit. c = time of a draft step / time of a target step, one
-token, batch 1, both through the same lean forward pass with packed weights, in the order in which decoding takes them.
+`tokens` tokens after each prompt at the given temperature, and both models score this text; the draft gets no target
+states. At temperature 0 alpha is the share of positions where both have the same largest logit.
+
+c = time of a draft step / time of a target step, for one token at batch 1. Both use the same lean forward pass with
+packed weights, and alternate as in decoding.
 """
 
 import time
@@ -53,7 +55,7 @@ def chat_prompts(repeats=4):
 
 @torch.inference_mode()
 def overlaps(target, draft, prompt_ids, temperature, tokens, seed=0, stop=(0, 2)):
-    """[[overlap of every position] per prompt]: sum min(p, q), or at temperature 0 whether the largest logits agree."""
+    """Return each prompt's overlaps, one per position: sum min(p, q); at temperature 0 whether the argmax agrees."""
     B, length = len(prompt_ids), [len(p) for p in prompt_ids]
     caches = [m.new_cache(B, max(length) + tokens) for m in (target, draft)]
     for m, cache in zip((target, draft), caches):
@@ -78,7 +80,7 @@ def overlaps(target, draft, prompt_ids, temperature, tokens, seed=0, stop=(0, 2)
 
 
 def mean_and_error(found):
-    """Mean over positions and its standard error, prompts being the independent units."""
+    """Return the mean over positions and its standard error, with prompts as the independent units."""
     total, count = np.array([sum(f) for f in found]), np.array([len(f) for f in found])
     mean = total.sum() / count.sum()
     spread = np.sqrt(((total - mean * count) ** 2).sum() * len(found) / max(len(found) - 1, 1)) / count.sum()
@@ -86,7 +88,7 @@ def mean_and_error(found):
 
 
 def measure_alpha(target, draft, tokenizer, code=164, tokens=64, batch=64):
-    """{"humaneval": {"1.0": [mean, se], ...}, "chat": ...} for temperatures 1, 0.7 and 0."""
+    """Return {"humaneval": {"1.0": [mean, standard error], ...}, "chat": ...} for temperatures 1, 0.7 and 0."""
     sets = {"humaneval": humaneval_prompts()[:code], "chat": chat_prompts()}
     out = {}
     for name, texts in sets.items():
@@ -104,9 +106,11 @@ def measure_alpha(target, draft, tokenizer, code=164, tokens=64, batch=64):
 
 @torch.inference_mode()
 def measure_cost(target, draft, context=128, chain=4, repeats=60):
-    """Median milliseconds of a one-token step and their ratio c, in turns as decoding takes them: one target step, then
-    `chain` draft steps (the first finds the draft's weights pushed out of the cache, so it costs more than the
-    rest)."""
+    """Return the median milliseconds of one-token steps of both models, and their ratio c.
+
+    Steps alternate as in decoding: one target step, then `chain` draft steps. The first draft step costs more than the
+    rest, since the target's step has pushed the draft's weights out of the CPU's cache.
+    """
     ids, times = torch.full((1, context), 1000), ([], [])
     caches = [m.new_cache(1, context + chain) for m in (target, draft)]
     for m, cache in zip((target, draft), caches):

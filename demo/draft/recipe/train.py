@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Distillation of a LayerDraft against the target's exact distribution on the reduced vocabulary.
 
-Loss at a position, p the target's probabilities of the R head ids (they sum to at most 1), q the draft's:
+Loss at a position, with p the target's probabilities of the R head ids (they sum to at most 1) and q the draft's:
     kl * (-sum_x p(x) ln q(x))  +  tv * (1 - sum_x min(p(x), q(x)))
-The second term is 1 - alpha, the quantity that speculative decoding pays for; its gradient vanishes where q is far
-from p, so a draft that knows nothing yet is trained on KL alone first, and then, as a trained one from the beginning,
-on 0.2 KL + 2 TV.
+The second term is 1 - alpha, the chance that a draft token is rejected. Its gradient vanishes where q is far from p. So
+an untrained draft starts on the first term alone (kl 1, tv 0) and goes on with kl 0.2 and tv 2. A trained draft starts
+with these.
 """
 
 import json
@@ -24,24 +24,25 @@ from specdec_kernels.decode.models.layer_draft import LayerDraft
 
 RATE, WARMUP, DECAY, WEIGHT_DECAY = 1.2e-3, 50, 0.4, 0.05
 HEAD_SIZE = 4096  # output ids: with 8192 a step reads a fifth more bytes for 0.005 of alpha
-# The chance that a batch is unrolled to depth 1, 2, ...: about that of a draft's first 0, 1, ... tokens being accepted.
-# The others are trained without states, since some drafters have none to hand over.
+# The chance that a batch is unrolled to at least depth 1, 2, ...: about the chance that a draft's first 0, 1, ...
+# tokens are accepted. The other batches are trained without states, since some drafters have none to pass on.
 DEPTHS = (0.95, 0.4, 0.15, 0.05)
 PER_STEP = (4, 8)  # sequences of chat (kinds A, B, E) and of code (kinds C, D, F)
-CURVE = 200  # steps between looks at the held-out sequences
-FIRST = 5568  # sequences of the first corpus: the held-out ones are among them, whatever text is added behind
+CURVE = 200  # steps between evaluations on held-out sequences
+FIRST = 5568  # sequences of the first corpus, which have the held-out ones: these stay the same when text is added
 
 
 def head_ids(corpus, size, vocab_size=49152):
-    """The `size` ids the target writes most often, ascending."""
+    """Return the `size` ids that the target writes most often, ascending."""
     used = corpus.tokens[corpus.tokens != 65535]
     count = np.bincount(used, minlength=vocab_size)
     return np.sort(np.argsort(-count, kind="stable")[:size])
 
 
 class DistillLoss(torch.autograd.Function):
-    """Loss and its gradient in closed form, in chunks of rows that stay in the cache: no [N, R] tensor is kept.
+    """The loss and its gradient in closed form, in chunks of rows that fit the CPU's cache: no [N, R] tensor is kept.
 
+    h: the draft's states [N, d], with z = h @ head.T [N, R]. teacher: the target's states [N, d].
     With q = softmax(z), P = sum p, m = [q < p]:  d KL/dz = P q - p,   d TV/dz = q (sum_x m q - m).
     """
 
@@ -73,7 +74,7 @@ class Data:
     """Corpus and stored states, split into training and held-out sequences."""
 
     def __init__(self, corpus, shards, held_out=96, seed=0):
-        """shards: files of states, each with the number in `corpus` of the sequence that it calls 0."""
+        """shards: (index in `corpus` of the file's sequence 0, file of states) of each file."""
         self.corpus, self.items, self.groups, self.held = corpus, [], ([], []), []
         held = set(np.random.default_rng(seed + 1).permutation(min(FIRST, len(corpus)))[:held_out].tolist())
         for first, path in shards:
@@ -84,8 +85,7 @@ class Data:
                 self.items.append((i, states, log_z))
 
     def batch(self, numbers):
-        """ids [B, T], the states [B, T, d], the index of every trained position in the flattened [B * T], their
-        ln Z [N]."""
+        """Return ids [B, T], states [B, T, d], and for the N trained positions their index in B * T and ln Z [N]."""
         picked = [self.items[n] for n in numbers]
         ids, where = self.corpus.batch([i for i, _, _ in picked]), []
         states = torch.zeros(*ids.shape, picked[0][1].shape[1], dtype=picked[0][1].dtype)
@@ -96,11 +96,11 @@ class Data:
         return ids, states, torch.cat(where), torch.cat([p[2] for p in picked])
 
     def count(self, numbers):
-        """Trained positions of a batch."""
+        """Return the number of trained positions of a batch."""
         return sum(len(self.items[n][2]) for n in numbers)
 
     def epochs(self, rng):
-        """Endless minibatches of PER_STEP sequences, each kind in its own shuffled order."""
+        """Yield minibatches of PER_STEP sequences without end; chat and code are each in their own shuffled order."""
         queues = [[], []]
         while True:
             step = []
@@ -112,15 +112,17 @@ class Data:
 
 
 def rate(step, steps, peak, decay):
-    """Learning rate: warm-up, then constant, then a cosine to 1% over the last `decay` of the steps."""
+    """Return the learning rate: warm-up, constant, then a cosine to 1% over the last share `decay` of the steps."""
     start = (1 - decay) * steps
     fall = 1.0 if step < start else 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (step - start) / (steps - start)))
     return peak * min(1.0, (step + 1) / WARMUP) * fall
 
 
 def run_batch(draft, data, numbers, head, kl, tv, depths):
-    """Loss summed over the trained positions and depths, alpha of every depth, the number of positions. depths 0: one
-    pass without states."""
+    """Return the loss summed over trained positions and depths, alpha of every depth, the number of positions.
+
+    depths: 0 is one pass without states.
+    """
     ids, states, where, log_z = data.batch(numbers)
     teacher, loss, alpha = states.flatten(0, 1)[where], 0.0, []
     with torch.autocast("cpu", torch.bfloat16):
@@ -134,8 +136,10 @@ def run_batch(draft, data, numbers, head, kl, tv, depths):
 
 @torch.no_grad()
 def held_out_alpha(draft, data, head, every=1):
-    """Mean of sum_x min(p, q) at temperature 1 over the held-out sequences [chat or code, depth], first without
-    states. every: 3 takes a third of them."""
+    """Return the mean of sum_x min(p, q) over held-out sequences at temperature 1: [chat or code, 1 + depths].
+
+    The first column is without states. every: 3 takes a third of the sequences.
+    """
     total, count = np.zeros((2, 1 + len(DEPTHS))), np.zeros((2, 1))
     for n in data.held[::every]:
         kind = int(data.corpus.kind[data.items[n][0]] in CODE)
@@ -147,8 +151,10 @@ def held_out_alpha(draft, data, head, every=1):
 
 
 def first_draft(target, corpus, folder=None, layers=(0, 29)):
-    """The draft that training begins with: the target's own layers, or what is saved in `folder`. Its states count for
-    nothing yet, unless those of the saved one do."""
+    """Return the draft that training begins with: copies of the target's layers, or the draft saved in `folder`.
+
+    Its projection of states is zero, unless the saved draft has one.
+    """
     if folder is None:
         return LayerDraft(target, head_ids(corpus, HEAD_SIZE), layers, reads_states=True).copy_layers(target).float()
     saved = LayerDraft.load(folder, target, torch.float32)
@@ -158,9 +164,9 @@ def first_draft(target, corpus, folder=None, layers=(0, 29)):
 
 
 class Training:
-    """A draft, its optimiser and how far they are; all of it goes into a checkpoint.
+    """A draft, its optimiser and their progress; a checkpoint holds all three.
 
-    share: of the learning rate, for the layers; the projection of the states gets all of it, since it begins at zero.
+    share: the layers' share of the learning rate. The projection of states, which begins at zero, has the whole rate.
     """
 
     def __init__(self, draft, share=1.0):
@@ -181,7 +187,7 @@ class Training:
         path.with_suffix(".tmp").rename(path)
 
     def load(self, path, progress=True):
-        """Go on from a checkpoint; without `progress` as the beginning of another run."""
+        """Load a checkpoint. progress: False starts another run from its weights and optimiser state."""
         saved = torch.load(path)
         shares = [group["share"] for group in self.optimizer.param_groups]  # this run's, not the saved one's
         self.draft.load_state_dict(saved["draft"]), self.optimizer.load_state_dict(saved["optimizer"])
@@ -191,7 +197,7 @@ class Training:
             self.step, self.positions, self.seconds = saved["progress"]
 
     def update(self, data, halves, kl, tv, rate, depths):
-        """One step -> the alphas of every depth, for each half."""
+        """Take one step -> the alphas of every depth, for each half (chat, code)."""
         head = self.draft.head.weight.detach().bfloat16()
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["share"]
@@ -207,7 +213,7 @@ class Training:
 
 
 def told(recent):
-    """Mean alphas [without states, of depth 1, ...] of chat and code over steps: (depths, alphas [chat or code])."""
+    """Return as text the mean alphas [without states, depth 1, ...]. recent: (depths, alphas [chat, code]) per step."""
     table = np.full((len(recent), 2, 1 + len(DEPTHS)), np.nan)
     for row, (depths, alpha) in zip(table, recent):
         row[:, slice(1, 1 + depths) if depths else slice(1)] = alpha
@@ -229,13 +235,13 @@ def train(
     alone=None,
     log_every=50,
 ):
-    """Trains a draft and saves it in the folder `out`.
+    """Train a draft and save it in the folder `out`.
 
     init: the folder of a draft or the checkpoint of an earlier run, to begin with in place of the target's layers.
-    checkpoint: file that gets the training state every 50 steps and at the end, and is picked up again if it exists.
-    peak, decay: of the learning rate, and the share of the steps over which it falls. With decay=0 it never does, so
-    that another run may go on from the checkpoint. share: of that rate, for the layers. alone: the share of the steps,
-    the first, that take KL alone; None: those before the rate falls.
+    checkpoint: a file for the training state, written every 50 steps and at the end. If it exists, training resumes.
+    peak: the highest learning rate. decay: the share of the steps over which it falls; 0: it never does, so that
+    another run may go on from the checkpoint. share: the layers' share of the learning rate. alone: the share of steps
+    at the beginning that use KL alone; None: those before the rate falls.
     """
     torch.manual_seed(seed)
     folder = init if init and Path(init).is_dir() else None

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes of a draft that reads states, as the decode loop will make them: depth 1 with the target's states, depth k
-with its own of depth k - 1.
+"""Training passes of a draft that reads states, equal to the passes of the decode loop.
 
-At depth k the token at position j lies k - 1 behind its draft's root, the last token that the target has accepted. It
-sees the keys of depth 1 up to the root, and behind it those of depths 2, 3, ..., k, one position each. So the drafts
-from every position of a text are trained in `depths` passes over it.
+At depth 1 the draft reads the target's states, at depth k its own states of depth k - 1. The root of a draft is the
+last token that the target has accepted. At depth k each token is k - 1 positions after its root. It attends to the keys
+of depth 1 up to the root, and after the root to those of depths 2, 3, ..., k, one position each. So the drafts from
+every position of a text are trained in `depths` passes over the text.
 """
 
 import torch
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 
 def shifted(x, by, dim=1):
-    """x moved `by` positions towards the end along `dim`, zeros before it."""
+    """Return x moved `by` positions towards the end along `dim`, with zeros before it."""
     return F.pad(x, (0, 0) * (x.dim() - 1 - dim) + (by, 0)).narrow(dim, 0, x.shape[dim])
 
 
@@ -22,7 +22,10 @@ def rotated(x, cos, sin):
 
 
 def attend(q, passes):
-    """q [B, H, T, D] of the deepest pass; passes: (keys, values) [B, H, T, D] of every depth so far -> [B, H, T, D]."""
+    """Return the attention [B, H, T, D] of the deepest pass.
+
+    q [B, H, T, D]: its queries. passes: (keys, values) [B, H, T, D] of every depth so far.
+    """
     (keys, values), own, k = passes[0], passes[1:], len(passes)
     if not own:
         return F.scaled_dot_product_attention(q, keys, values, is_causal=True)
@@ -30,7 +33,7 @@ def attend(q, passes):
     place = torch.arange(T)
     scores = (q @ keys.transpose(-1, -2)).float().masked_fill(place > place[:, None] - (k - 1), -torch.inf)
     drafted = [(shifted(x, k - m, 2), shifted(y, k - m, 2)) for m, (x, y) in enumerate(own, 2)]
-    mine = torch.stack([(q * x).sum(-1) for x, _ in drafted], -1).float()  # no root stands before the text: few rows
+    mine = torch.stack([(q * x).sum(-1) for x, _ in drafted], -1).float()  # the first rows have no root: zeros
     weights = (torch.cat((scores, mine), -1) * q.shape[-1] ** -0.5).softmax(-1).to(q.dtype)
     out = weights[..., :T] @ values
     for m, (_, y) in enumerate(drafted):
@@ -39,9 +42,9 @@ def attend(q, passes):
 
 
 def states_of_depths(draft, ids, states, depths):
-    """The draft's normed last states [B, T, d] at every depth, 1 first. states [B, T, d]: the target's.
+    """Return the draft's last states after the norm [B, T, d] at every depth from 1 on. states [B, T, d]: the target's.
 
-    Only the last layer sees states, so those before it are passed once.
+    Only the last layer reads states, so the layers before it run once.
     """
     config = draft.config
     D = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The projection of a target's states as it is trained: steps of one size suit what has no mean and no correlations."""
+"""The projection of the target's states in the form in which it is trained: on whitened states."""
 
 import torch
 import torch.nn.functional as F
@@ -9,10 +9,10 @@ from specdec_kernels.decode.models.layer_draft import dequantize_rows, quantize_
 
 
 class Whitened(nn.Module):
-    """The projection of the states, trained on what is left of them without their mean and correlations.
+    """A projection of states from which the mean and the correlations are removed first.
 
-    A few entries of a state are ten times the others and hardly change: steps of one size for all weights would follow
-    these alone. states [N, d]: a sample.
+    A few entries of a state are ten times the others and hardly change. Without whitening they would dominate every
+    step of the optimiser, which has one size for all weights. states [N, d]: a sample.
     """
 
     def __init__(self, linear, states, floor=0.1):
@@ -31,7 +31,7 @@ class Whitened(nn.Module):
 
     @torch.no_grad()
     def folded(self):
-        """The same as one linear layer, whose bias makes up for what int8 takes from the mean."""
+        """Return the same map as one linear layer. Its bias corrects the error of int8 weights at the mean state."""
         linear = nn.Linear(*self.weight.shape)
         linear.weight.copy_(self.weight @ self.root)
         linear.bias.copy_(self.bias - dequantize_rows(*quantize_rows(linear.weight)) @ self.mean)

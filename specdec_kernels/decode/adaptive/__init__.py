@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choice of how many tokens to draft, and of the tree's shape, from measured step costs and measured acceptance.
 
-Drafters call it before they draft and report each step's outcome. The decode loop itself does not use it.
+Drafters ask it before they draft, and report each step's outcome to it. The decode loop itself does not use it.
 """

@@ -13,7 +13,7 @@ from ..transfers import is_free
 
 __all__ = ["Acceptance", "Kind", "row_kinds", "terms"]
 
-_PRIOR = 4.0  # weight of the first guess, as a number of tests
+_PRIOR = 4.0  # a first guess weighs as much as this many tested drafts
 _MEMORY = 256.0  # once a kind has this many tests, its counts are halved
 
 
@@ -22,7 +22,7 @@ class Kind(NamedTuple):
 
     Examples: the confidence of the row that it is drawn from, the length of a match in the text, its index among its
     siblings, the tokens before it. Choosing drafts by these leaves the output distribution unchanged. The drawn token
-    itself must never be part of it: dropping a draft because of its value biases the output.
+    itself must never be part of a kind: dropping a draft because of its value biases the output.
     """
 
     known: Hashable
@@ -46,9 +46,10 @@ class Acceptance:
         return accepted / tested
 
     def promise(self, price: float, guess: float) -> float:
-        """Return the expected gain of a row's next draft above its price, in tokens.
+        """Return the expected gain from a request's next draft token, less its price, in tokens.
 
-        Drafts whose acceptance probability is below the price count 0, since they are not made.
+        price: the cost of scoring a draft token (goodput.py). Drafts with a lower acceptance probability count as 0,
+        since they are not made.
         """
         kinds = [(_PRIOR, guess), *((tested, self.chance(Kind(k, guess))) for k, (_, tested) in self.counts.items())]
         return sum(n * max(0.0, chance - price) for n, chance in kinds) / sum(n for n, _ in kinds)
@@ -61,15 +62,15 @@ class Acceptance:
 
 
 def terms(request) -> tuple[float, str]:
-    """Return the request's temperature (to one decimal) and rule: they are part of a draft's kind."""
+    """Return the request's temperature (to one decimal) and rule, which are part of a draft's kind."""
     return round(request.temperature, 1), request.rule
 
 
 def row_kinds(batch, rows: sk.Rows, place: int) -> list[Kind]:
-    """Return the kinds of the drafts that rows [n, V] are about to give, each at index `place` of its request's draft.
+    """Return the kind of each request's next draft token, which will be drawn from its row of rows [n, V].
 
-    A kind is the log-odds of the row's largest probability at temperature 1, rounded to an integer from -4 to 4,
-    with the request's terms. Where reading rows is not free it is `place` alone.
+    The kind is the log-odds of the row's largest probability at temperature 1, rounded to an integer from -4 to 4, with
+    the request's terms. Where reading rows would wait for a device it is `place` alone, the token's index in its draft.
     """
     if not is_free(rows.logits):
         return [Kind(place, 0.7)] * len(batch)

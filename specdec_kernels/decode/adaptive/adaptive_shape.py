@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tree shape chosen from measurements: it holds the nodes that are worth their cost."""
+"""A tree shape chosen from measurements: the nodes that are worth their cost."""
 
 from ..drafters.tree_shape import TreeShape
 from .acceptance import Kind
@@ -12,7 +12,7 @@ _FIRST, _FALL = 0.6, 0.3  # first guess: acceptance of a first child, and the ra
 
 
 class _ByRank(AdaptiveGamma):
-    """An AdaptiveGamma that values the first level of a tree as the sum over all its nodes."""
+    """An AdaptiveGamma that values the first level of a tree by the sum over its nodes."""
 
     def __init__(self, deepest: int, ranks: list[Kind]):
         super().__init__(deepest)
@@ -25,14 +25,15 @@ class _ByRank(AdaptiveGamma):
 class AdaptiveShape:
     """A tree shape of the nodes whose survival probability exceeds their price.
 
-    A node's survival is the product, along its path, of the acceptance measured so far for children of each rank.
-    The shape is fixed before anything is drawn, so it cannot change the output distribution.
+    The price is the cost of scoring a node, in tokens (goodput.py). A node survives if its whole path is accepted. Its
+    survival is the product, along the path, of the acceptance measured so far for children of each rank (index among
+    siblings). The shape is fixed before anything is drawn, so it cannot change the output distribution.
 
     Args:
         widest, deepest: the most children of a node, and the most levels.
 
     Source:
-        Chen et al. 2024 (Sequoia): the chance of a child depends on its number among its siblings.
+        Chen et al. 2024 (Sequoia): a child's chance of acceptance depends on its index among its siblings.
     """
 
     def __init__(self, widest: int, deepest: int):
@@ -62,7 +63,7 @@ class AdaptiveShape:
         return shape
 
     def observe(self, parents, outcome) -> None:
-        """Learn from a step. parents: those of each tree's nodes; None if the step had no trees."""
+        """Learn from a step. parents: the parent of every node of each tree; None if the step had no trees."""
         self.gamma.goodput.observe(outcome)
         if parents is None:
             self.gamma.learn(outcome)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The number of tokens to draft: fixed, or chosen from the measurements so far."""
+"""The number of tokens to draft: fixed, or chosen from measurements."""
 
 from collections import defaultdict, deque
 from statistics import median
@@ -39,7 +39,7 @@ class FixedGamma:
 
 
 class AdaptiveGamma:
-    """The draft length that Goodput finds worth its cost. Where no draft is, one is tried from time to time.
+    """The draft length that is worth its cost by measurement (goodput.py). At 0 a draft is still tried sometimes.
 
     In each step, begin() returns whether to draft at all, keep() whether a row takes one more token (given its kind,
     before it is drawn), and pays() whether one more pass of the drafter is worth its time. learn() records the
@@ -47,7 +47,7 @@ class AdaptiveGamma:
 
     Args:
         max_gamma: the most tokens a row drafts.
-        goodput: measurements of the target that verifies; the drafters of one loop share it.
+        goodput: measurements of the target's steps; the drafters of one loop share it.
     """
 
     adaptive = True
@@ -55,14 +55,16 @@ class AdaptiveGamma:
     def __init__(self, max_gamma: int = 8, goodput: Goodput | None = None):
         self.max, self.goodput = max_gamma, Goodput() if goodput is None else goodput
         self.acceptance = Acceptance()
-        # Seconds of a pass in recent steps, by size_of the batch. Steps that caught up after a pause are left out.
+        # Seconds of a drafter's pass in recent steps, by size_of the batch. A step after a pause is left out: it also
+        # feeds the tokens of the pause.
         self.passes: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_STEPS))
+        # Steps since the last draft; how many of them before a draft is tried; whether this step tries one.
         self.idle, self.patience, self.trial = 0, _PATIENCE[0], False
 
     def begin(self, requests: int, drafting: int, columns: int = 0) -> bool:
         """Start a step of `requests` requests, `drafting` of which may take drafts; return whether to draft.
 
-        columns: a length that the longest draft has anyway, so shorter ones add no column.
+        columns: the length that some draft of the step has anyway; drafts up to it add no column (goodput.py).
         """
         self.kinds: list[list[Kind]] = [[] for _ in range(requests)]
         self.survival, self.worth = [1.0] * requests, [0.0] * requests  # of each row's draft so far
@@ -76,18 +78,18 @@ class AdaptiveGamma:
         return self.began
 
     def level_cost(self, length: int) -> float:
-        """Return the cost of making the longest draft longer than `length` by one, in tokens.
+        """Return the cost, in tokens, of one more drafter pass and column after `length` tokens of the longest draft.
 
         The price of scoring the added tokens is not part of it.
         """
         return self.pass_cost + self.column * (length >= self.columns)
 
     def promise(self, price: float) -> float:
-        """Return the expected value of a row's first draft above the price, in tokens."""
+        """Return the expected gain from a row's first draft token, less its price, in tokens."""
         return self.acceptance.promise(price, _GUESS)
 
     def keep(self, row: int, kind: Kind) -> bool:
-        """Return whether row number `row` takes one more token of this kind."""
+        """Return whether the draft of row `row` gets one more token, of this kind."""
         survival = self.survival[row] * self.acceptance.chance(kind)
         if survival <= self.price and not (self.trial and not self.kinds[row]):
             return False
@@ -102,7 +104,7 @@ class AdaptiveGamma:
         return sum(max(0.0, mean**i - price) for i in range(1, self.max + 1))
 
     def pays(self) -> bool:
-        """Return whether one more pass may pay, for the rows that took a token in the last one."""
+        """Return whether one more drafter pass may pay, for the rows that took a token in the last one."""
         longest, chance = max(map(len, self.kinds)), self.acceptance.mean(_GUESS)
         worth = (s * chance - self.price for s, kinds in zip(self.survival, self.kinds) if len(kinds) == longest)
         return sum(w for w in worth if w > 0) > self.level_cost(longest)
@@ -121,7 +123,7 @@ class AdaptiveGamma:
         self.learn(outcome)
 
     def learn(self, outcome, rows=None, passes: int | None = None) -> None:
-        """Learn from the drafts of these rows, made in `passes` passes. None: of all rows, one pass for each token."""
+        """Learn from the drafts of `rows` (None: all), made in `passes` passes (None: one per token of the longest)."""
         rows = range(len(outcome.drafted)) if rows is None else rows
         if not rows:
             return
@@ -138,7 +140,7 @@ class AdaptiveGamma:
 
 
 def make_gamma(op: str, gamma: int | str, max_gamma: int = 8):
-    """Return a FixedGamma for an integer, an AdaptiveGamma for "auto". op: whose gamma, for an error."""
+    """Return a FixedGamma for an integer, an AdaptiveGamma for "auto". op: the name in error texts."""
     if gamma == "auto":
         return AdaptiveGamma(max_gamma)
     if not isinstance(gamma, int) or isinstance(gamma, bool) or gamma < 1:

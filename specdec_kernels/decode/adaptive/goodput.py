@@ -7,24 +7,24 @@ from typing import NamedTuple
 
 __all__ = ["Goodput", "size_of"]
 
-_STEPS = 128  # passes of one batch size; their median is the cost of a pass
+_STEPS = 128  # passes that are kept of one size class; their median is the cost of a pass
 _MEMORY = 0.98  # decay per step of the measured gain of drafts: about the last 50 steps count
 _LONG = 0.99  # decay of the measured cost of tokens and columns, which changes less and is noisier
 _SLOPE = 0.03  # first guess of the cost of one more token or column, as a fraction of a pass
-_TRUST = 16.0, 4.0  # weight of that guess, as a number of differences by one token and by one column
-_SURPRISE = 0.1  # of a pass: larger deviations are clipped, since something else ran on the machine
+_TRUST = 16.0, 4.0  # the guess weighs as much as this many differences of one token and of one column
+_SURPRISE = 0.1  # as a fraction of a pass: larger deviations are clipped, since something else ran on the machine
 _PLAIN_EVERY = 64  # steps with drafts, after which one runs without, to keep the cost of plain decoding known
 
 
 def size_of(requests: int) -> int:
-    """Return the size class of a batch; one class is measured together: 1, 2-3, 4-7, 8-15 ..."""
+    """Return the size class of a batch: 1, 2-3, 4-7, 8-15, ... requests. A class is measured as one."""
     return requests.bit_length()
 
 
 class _Cost(NamedTuple):
     """Seconds of the target's pass: a fixed part, a part per scored token and a part per column.
 
-    The number of columns is the length of the longest draft: attention over padded rows pays for each.
+    The number of columns is the length of the longest draft. Other rows are padded to it, and attention reads padding.
     """
 
     base: float = 0.0
@@ -41,9 +41,9 @@ class _Size:
     def __init__(self, guess: "_Size | None"):
         self.guess = guess  # the nearest class measured when this one was first used
         self.passes: deque[tuple[int, int, float]] = deque(maxlen=_STEPS)  # tokens, columns, seconds
-        self.requests = 0  # of the last pass
-        # Sums over differences d between consecutive passes, with t tokens, c columns, s seconds: dt^2, dt*dc, dc^2,
-        # dt*ds, dc*ds.
+        self.requests = 0  # requests of the last pass
+        # Decaying sums over pairs of consecutive passes. With dt, dc, ds their differences in tokens, columns and
+        # seconds, the sums are those of dt^2, dt*dc, dc^2, dt*ds, dc*ds.
         self.sums = [0.0] * 5
         self.cost: _Cost = _Cost() if guess is None else guess.cost
         self.seen: set[int] = set()  # token counts seen: the first pass with each is a warm-up and is not measured
@@ -72,7 +72,7 @@ class _Size:
         self.sums = [_LONG * s + y for s, y in zip(self.sums, new)] if x or w else self.sums
 
     def _fit(self, guess: float, most: float) -> tuple[float, float]:
-        """Fit the seconds of a token and of a column by least squares, both >= 0, a token's at most `most`."""
+        """Fit the seconds of a token (at most `most`) and of a column by least squares, both >= 0."""
         guesses = (guess, guess) if self.guess is None else self.guess.cost[1:]
         xx, xw, ww, xt, wt = self.sums
         xx, ww = xx + _TRUST[0], ww + _TRUST[1]
@@ -89,8 +89,9 @@ class Goodput:
 
     Over many steps, tokens per second are highest if each step takes exactly the drafts that are worth more than their
     cost at the best rate. Let a draft survive with probability s (all drafts before it accepted too) and take m seconds
-    to score: it is taken iff s > rate * m. So the drafts of a batch with the largest survival are taken, as long as
-    they pay. All rows share a column, so a column is taken iff the drafts in it together also pay for the column.
+    to score. Its cost in tokens is rate * m, since decoding gives that many in m seconds, and it is taken iff
+    s > rate * m. So the drafts of a batch with the largest survival are taken, as long as they pay. All rows share a
+    column, so a column is taken iff the drafts in it together also pay for the column.
 
     A step is decided from earlier measurements only. Whether a token is drafted never depends on its value.
     """
@@ -104,7 +105,7 @@ class Goodput:
         return self.rate(requests) * size.cost.token if any(size.cost) else _SLOPE * requests
 
     def column(self, requests: int) -> float:
-        """Return the additional cost of a longest draft that is longer by one, in tokens."""
+        """Return the cost of one more column, in tokens."""
         return self.rate(requests) * self._size(requests).cost.column
 
     def rate(self, requests: int) -> float:

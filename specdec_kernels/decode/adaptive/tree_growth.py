@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Growing draft trees, with one pass of the draft model per level over all nodes of that level.
 
-Arguments of both functions: batch: n requests. rows [n, 1, Vq]: the model's logits after each request's last token.
-limits [n]: the deepest level to draft. Where reading is not free (transfers.py) trees have their largest possible
-width, and unused nodes are padding.
+Arguments of both functions: batch: n requests. rows [n, 1, Vq]: the model's logits over its Vq ids after each
+request's last token. limits [n]: the deepest level to draft for each request. Where reading is not free
+(transfers.py) trees have their largest possible width, and unused nodes are padding.
 """
 
 import torch
@@ -61,9 +61,9 @@ def shaped(model: DraftRunner, batch, rows, limits, shape: TreeShape, top: list[
     """Draft a tree of fixed shape: a node's children are drawn without replacement, or are its likeliest tokens.
 
     The random numbers of a draw are indexed by the child's number, so no two draws of a tree share one. In a race a
-    node's children are the first of the race at their position, in all branches by the same noise.
+    node's children are the first finishers of the race at their position, and all branches have the same noise there.
 
-    top [n]: the requests whose trees are made of the likeliest tokens.
+    top [n]: whether a request's tree is made of the likeliest tokens.
     """
     limits = [min(limit, shape.depth) for limit in limits]
     n, last, limit = len(batch), max(limits), upload(limits, batch.device)
@@ -77,7 +77,7 @@ def shaped(model: DraftRunner, batch, rows, limits, shape: TreeShape, top: list[
         views = batch.views.after_nodes(parents, tokens, nodes, depth - 1)
         found = []
         if not all(top):
-            first = [min(shape.children[i], default=1) - 1 for i in above]  # for a leaf any: its draws are dropped
+            first = [min(shape.children[i], default=1) - 1 for i in above]  # a leaf's draws are dropped
             draws = batch.draws(depth - 1, upload(first * n, batch.device), len(above))
             out = sk.sample(_flat(model, rows, batch, views), k=widest, replacement=False, **draws)
             found.append(out.tokens.view(n, len(above), -1))
@@ -126,7 +126,7 @@ def _likeliest(rows, w: int, views: dict):
 
 
 def _mixed(top: list[bool], drawn, likeliest):
-    """Return the likeliest children [n, W, w] of the requests in `top`, and those that were drawn of the others."""
+    """Return children [n, W, w]: the likeliest for the requests in `top`, the drawn ones for the others."""
     w = min(likeliest.shape[2], drawn.shape[2])
     return torch.where(upload(top, drawn.device, torch.bool)[:, None, None], likeliest[:, :, :w], drawn[:, :, :w])
 

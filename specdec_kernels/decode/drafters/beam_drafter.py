@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A drafter for beam search: the beam search of a smaller model."""
+"""A drafter for beam search, which runs the beam search of a smaller model."""
 
 from collections.abc import Callable
 
@@ -24,6 +24,7 @@ class BeamDrafter:
         depth: steps it looks ahead, one pass of the model each.
 
     Raises:
+        TypeError: model is no Model.
         ValueError: a number below 1.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A draft model whose cache follows the sequences, whichever of its drafts are accepted."""
+"""A draft model with a cache that follows the sequences, whichever of its drafts are accepted."""
 
 from collections.abc import Iterable
 from itertools import repeat
@@ -48,7 +48,8 @@ class DraftRunner:
         self.cache, self.readback = self.model.new_cache(slots, capacity), Readback()
         self.cached: list[list[int]] = [[] for _ in range(slots)]  # the tokens whose keys each slot holds
         self.drafted: list[dict] = [{} for _ in range(slots)]  # {(node, token): child}; node 0 is the last cached token
-        # The drafts fed in this step: tokens, the parents of all nodes, the first node; a row for each request.
+        # The drafts fed in this step, pass by pass: tokens, the parents of all nodes, the first fed node. Each of these
+        # has a row per request.
         self.fed: list[tuple[Reading, Reading | Iterable, Reading | Iterable[int]]] = []
         self.target_cache: SlotCache | None = None  # the source of states, for a model that reads them
 
@@ -126,7 +127,7 @@ class DraftRunner:
         return self._forward(tokens, start, branches=branches)
 
     def _read_fed(self):
-        """Read the tokens that were fed as drafts back to the host, and enter them into `drafted`."""
+        """Read the tokens that were fed as drafts to the host, and enter them into `drafted`."""
         for tokens, *tree in self.fed:
             parents, first = (x.rows if isinstance(x, Reading) else x for x in tree)
             for known, row, above, at in zip(self.drafted[self.first :], tokens.rows, parents, first):
@@ -134,7 +135,7 @@ class DraftRunner:
         self.fed = []
 
     def _missing(self, batch):
-        """Return the tokens of each sequence that the cache lacks (at least its last), and the index of the first."""
+        """Return the tokens of each sequence to feed, at least its last, and the position of the first."""
         self._read_fed()
         self.readback, self.first = batch.readback, batch.first
         for slot, s in enumerate(batch, self.first):
@@ -171,7 +172,7 @@ class DraftRunner:
             self.cached[slot], self.drafted[slot] = known[:agreed], {}
 
     def _taken(self, slot, tokens):
-        """Return the drafted nodes on the sequence's path, root first. Its last token is left out, to be fed."""
+        """Return the drafted nodes on the sequence's path, root first, without the last token's: it is fed."""
         path = [0]
         for token in tokens[len(self.cached[slot]) : -1]:
             node = self.drafted[slot].get((path[-1], token))

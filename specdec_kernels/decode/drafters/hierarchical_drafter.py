@@ -22,14 +22,15 @@ from .draft_runner import DraftRunner
 
 __all__ = ["HierarchicalDrafter"]
 
-_MOST = 128  # drafted tokens, so at most 128 inner steps: their number takes eight bits of the random offset
-_LEVELS = 3  # HierarchicalDrafters in one another: a fourth one's eight bits would reach the sign of an int64
+_MOST = 128  # drafted tokens, so at most 128 inner steps: a step's number takes eight bits of the random offset
+_LEVELS = 3  # nested HierarchicalDrafters: a fourth one's eight bits would reach the sign of an int64
 
 
 class _Ahead(Sequence):
     """A request with the tokens drafted for it so far, as the inner drafter sees it.
 
-    Its rule is always "exact": the middle model's distribution is kept, whatever rule the request has for the target.
+    Its rule is always "exact": drafted tokens are distributed as the draft model's own, whatever rule the request has
+    for the target.
     """
 
     def __init__(self, sequence, limit: int):
@@ -57,10 +58,10 @@ class _Ahead(Sequence):
 
 
 class _Turn(Batch):
-    """The batch of an inner step. batch: that of the outer step.
+    """The batch of an inner step (a turn). batch: that of the outer step.
 
-    Its random offset is the outer step's with the number of the turn in the bits above, so no random number is used
-    twice. In a race it is the position: all models share the noise there.
+    Its random offset is the outer step's with the number of the turn in higher bits, so no random number is used twice.
+    In a race the offset is the position alone, since all models share the noise of a position.
     """
 
     def __init__(self, ahead, batch: Batch, turn: int):
@@ -89,8 +90,8 @@ class HierarchicalDrafter(Drafter):
         verify: "token" or "block", how the model verifies; in a session whose `verify` is "race" it is the race too.
 
     Raises:
-        ValueError: a gamma outside 1..128, a drafter whose chains `verify` cannot verify, or four HierarchicalDrafters
-            in one another.
+        ValueError: a gamma outside 1..128, a drafter whose chains `verify` cannot verify, or four nested
+            HierarchicalDrafters.
 
     Source:
         Spector & Re 2023 (staged speculative decoding); the factor is theory.hierarchical_factor.
@@ -124,7 +125,7 @@ class HierarchicalDrafter(Drafter):
         super().begin(slots, capacity)
 
     def follow(self, target, cache):
-        """Do nothing: the model reads no states here, since it scores several drafts in one pass before any has one."""
+        """Do nothing: the model reads no states, since it scores several drafts in a pass before any has one."""
 
     def check(self, target, sequences):
         self.drafter.check(self.model.model, [_Ahead(s, 0) for s in sequences])
@@ -158,7 +159,7 @@ class HierarchicalDrafter(Drafter):
         self.gamma.observe(outcome)
 
     def _take_over(self, ahead: _Ahead, outcome: Outcome, i: int) -> int:
-        """Append what a turn emitted for request i -> how many tokens. End tokens and invalid rows end the draft."""
+        """Append a turn's tokens for request i, and return their number. End tokens and invalid rows end a draft."""
         tokens = outcome.emitted[i][: ahead.remaining]
         end = next((at for at, token in enumerate(tokens, 1) if token in ahead.request.eos), None)
         tokens = tokens[:end]

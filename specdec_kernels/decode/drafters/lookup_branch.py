@@ -12,20 +12,21 @@ __all__ = ["with_lookup"]
 
 
 def with_lookup(draft: TreeDraft, found: list[list[int]], readback: Readback | None = None) -> TreeDraft:
-    """Add each row's looked-up tokens to its tree: those that agree with it share its nodes, the rest become a chain.
+    """Add each row's looked-up tokens to its tree. The first ones share nodes of the tree, the rest become a chain.
 
-    A new node is the last child of its parent, and one-hot, since looked-up text does not depend on any draw. That is
-    exact for methods that test distinct children, either each by its own distribution without the children tested
-    before it (``recursive_without_replacement``, ``traversal``), or by the target's distribution alone
-    (``target_only``, ``greedy``, ``race``). It is not exact for ``kseq``, whose drafts must share one distribution, nor
-    for ``recursive`` on merged drafts, where a node that both proposed would have two.
+    A new node is the last child of its parent. It is one-hot, since looked-up text does not depend on any draw. The
+    output stays exact for methods that test distinct children in one of two ways: each child by its own distribution
+    without the children tested before it (``recursive_without_replacement``, ``traversal``), or by the target's
+    distribution alone (``target_only``, ``greedy``, ``race``). It would not for ``kseq``, whose drafts must share one
+    distribution, nor for ``recursive`` on merged drafts: a node proposed by model and text would have two
+    distributions.
 
     The host searches for the node where tree and text differ, so it reads the tree through `readback`.
     """
     readback = Readback() if readback is None else readback
     asked = readback.ask(draft.parents), readback.ask(draft.tokens)
     parents, tokens = (x.rows for x in asked)
-    ends = [sum(p >= 0 for p in above) + 1 for above in parents]  # a row's padding is its tail
+    ends = [sum(p >= 0 for p in above) + 1 for above in parents]  # padding comes last in a row
     branches = [_branch(*row) for row in zip(parents, tokens, ends, found)]
     width, device = draft.parents.shape[1], draft.parents.device
     more = max(0, max(end + len(ids) for end, (_, ids) in zip(ends, branches)) - width)

@@ -66,7 +66,7 @@ class LookupThenModel(Drafter):
             self.lookup.observe(outcome)
 
     def _merge(self, tokens, draft, width):
-        """Merge looked-up chains, which are one-hot, with the model's."""
+        """Merge looked-up chains [n, width], which are one-hot, with the model's."""
         mine = upload(self.looked_up, tokens.device, torch.bool)[:, None]
         merged = torch.where(mine, tokens, pad(draft.tokens, (0, width - draft.tokens.shape[1]), value=-1))
         if draft.rows is None:

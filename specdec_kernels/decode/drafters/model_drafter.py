@@ -24,9 +24,9 @@ class ModelDrafter(Drafter):
 
     Args:
         model: a Model (models/adapters.py).
-        gamma: draft tokens per step; "auto" adapts the number to measured acceptance and cost, from 0 to `max_gamma`
-            (adaptive/draft_length.py): for each request, or one number for all where reading rows is not free
-            (transfers.py).
+        gamma: draft tokens per step. "auto" adapts the number, from 0 to `max_gamma`, to measured acceptance and cost
+            (adaptive/draft_length.py). It may differ between requests, except where reading rows would wait for a
+            device (transfers.py).
 
     Raises:
         ValueError: a gamma below 1.
@@ -64,7 +64,7 @@ class ModelDrafter(Drafter):
                 break
             out = sk.sample(self.model.rows(logits, **batch.sampling, **views), **batch.draws(i, slot=i))
             drawn.append(out.tokens.masked_fill(~upload(going, batch.device, torch.bool)[:, None], -1))
-            rows.append(self.model.rows(logits, stats=out.rows.stats))  # views are given to all of them at once
+            rows.append(self.model.rows(logits, stats=out.rows.stats))  # Draft adds the views of all rows
             if not self.gamma.pays():
                 going = [False] * len(batch)
             if batch.wants_end_row or any(g and limits[b] > i + 1 for b, g in enumerate(going)):

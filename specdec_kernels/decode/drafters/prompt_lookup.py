@@ -105,7 +105,7 @@ class _Text:
 
     def __init__(self):
         self.after: dict[tuple, int] = {}  # n-gram -> the position after its latest occurrence that has a successor
-        self.read = 0
+        self.read = 0  # the tokens before this position are indexed
         self.found: tuple[int, list[Kind], list[int]] = 0, [], []
 
     def find(self, sequence, sizes, limit) -> tuple[int, list[int]]:

@@ -19,18 +19,18 @@ _AHEAD = ("chow", "chow_log")  # these rules decide from the draft's row alone
 
 @dataclass(frozen=True, eq=False)
 class KeptDraft(Proposal):
-    """The draft model's tokens that are kept, up to where each request defers to the target or ends."""
+    """The draft model's tokens that each request keeps before it defers to the target or ends."""
 
     tokens: torch.Tensor  # [n, G] int64; -1 after a row's last
     defers: list[bool]  # False: the request ends after its tokens
-    first: torch.Tensor  # [n, Vq]: the draft's row that predicts its first token
+    first: torch.Tensor  # [n, Vq]: the draft's row that predicts each request's first token
 
     @property
     def needs_target(self):
         return self.defers
 
     def verify(self, logits, batch, method, row):
-        """Accept all kept tokens, and draw the next one from the target's distribution, or from pi for oracle rules."""
+        """Accept all kept tokens, and draw the next one: from the target, or for oracle rules from the rule's pi."""
         n, G = self.tokens.shape
         end = self.tokens.new_full((n, 1), -1)
         if logits is None:
@@ -54,12 +54,13 @@ class KeptDraft(Proposal):
 class TokenCascade(Drafter):
     """Cascade drafter: the draft model decodes until the request's rule defers, then the target adds one token.
 
-    ``chow``, ``chow_log``: the draft's row alone decides, so the target is called at deferrals only. ``diff``, ``opt``
-    and their log forms also read the target's row. They are oracles here: the target is called, and counted, at every
-    token.
+    The rules ``chow`` and ``chow_log`` read the draft's row alone, so the target is called at deferrals only. ``diff``,
+    ``opt`` and their log forms also read the target's row. They are oracles here: the target is called, and counted, at
+    every token.
 
-    Each token is distributed as pi, as under a speculative cascade of the same rule. The host must know whether a token
-    is kept and whether it ends its request before the next is drafted, so each token waits for the device once.
+    Each token is distributed as the rule's pi, as under a speculative cascade of the same rule. Before it drafts a
+    token, the host must know whether the last one was kept and whether it ended its request. So each token waits for
+    the device once.
 
     Args:
         model: a Model (models/adapters.py) with at most as many ids as the target.

@@ -28,7 +28,7 @@ class TreeDrafter(Drafter):
       replacement.
     - ``target_only``, ``greedy``: a tree of fixed shape; a node's children are the model's most likely tokens there.
       Only these branch at temperature 0, where all draws would be the same token. ``greedy`` takes only such requests.
-    - ``race``: a tree of fixed shape; a node's children are the first of the model's race there, by the noise that
+    - ``race``: a tree of fixed shape; a node's children are the first of the model's race there, with the noise that
       draws the target's tokens. At temperature 0 they are its most likely tokens. The session's `verify` is "race".
 
     Requests may use any rule that the method supports (specdec_kernels.registry.TREE_METHODS).
@@ -38,11 +38,11 @@ class TreeDrafter(Drafter):
         method: a method of verify_tree.
         drafts, depth: the number of chains, and their length.
         shape: as TreeShape takes it, for trees of fixed shape. None: (drafts, 1, 1, ...), distinct first tokens with a
-            chain after each. "auto": in each step the nodes that pay by measured acceptance and cost, possibly none, up
-            to `drafts` children of a node and `depth` levels (adaptive/adaptive_shape.py).
-        lookup: its draft joins a tree of fixed shape as one more branch (lookup_branch.py). Not for ``kseq`` and
-            ``recursive``, whose merged drafts have one distribution per node. It excludes rules that need the draft's
-            distribution, which looked-up text does not have.
+            chain after each. "auto": in each step the nodes that are worth their cost by measurement, possibly none,
+            with up to `drafts` children of a node and `depth` levels (adaptive/adaptive_shape.py).
+        lookup: a drafter whose draft joins each tree of fixed shape as one more branch (lookup_branch.py). Not for
+            ``kseq`` and ``recursive``, whose merged drafts have one distribution per node. It excludes rules that need
+            the draft's distribution, which looked-up text does not have.
 
     Raises:
         ValueError: an unknown method, a number below 1, a shape or a lookup that the method cannot verify.
@@ -112,7 +112,7 @@ class TreeDrafter(Drafter):
             draft = independent(self.model, batch, root, limits, self.drafts, self.depth)
         else:
             draft = shaped(self.model, batch, root, limits, shape, [self._likeliest(s) for s in batch])
-        self.parents = batch.readback.ask(draft.parents)  # of the model's nodes
+        self.parents = batch.readback.ask(draft.parents)  # of the model's nodes, without the lookup's
         draft = replace(draft, method=self.method, depth=self.max_depth)
         return draft if self.lookup is None else with_lookup(draft, self.lookup.find(batch), batch.readback)
 

@@ -28,7 +28,7 @@ class Model(Protocol):
     device: torch.device = CPU  # of ids and logits
     dtype: torch.dtype
     state_size: int | None = None  # size of the last hidden states; None: passes do not write them to the cache
-    reads_states: bool = False  # whether forward also takes states [n, T, d], those that predicted each token
+    reads_states: bool = False  # whether forward also takes `states` [n, T, d], which predicted each token
     refuses: Mapping[str, str] = {}  # unsupported features ("batches", "trees") -> what the probe found
     position_note: str = ""  # why max_positions is less than in the model's config
 
@@ -46,8 +46,8 @@ class Model(Protocol):
     ) -> torch.Tensor | None:
         """Run one pass over ids [n, T].
 
-        Row i belongs to slot `slot + i` and starts at position start[i]. Keys before it are kept, keys after it are
-        stale. An id below 0 is padding: the model may compute it or not, and no token attends to it.
+        Row i belongs to slot `slot + i` and starts at position start[i]. Cached keys before start[i] are valid, later
+        ones are stale. An id below 0 is padding: the model may compute it or not, and no token attends to it.
 
         keep: "all": returns logits [n, T, V]. "present": logits [M, V] of the tokens that are not padding, row by row.
             A list [n]: logits [n, V], of that token of each row. None: no logits.
@@ -118,7 +118,7 @@ class _Layer(CacheLayerMixin):
 
 
 class HFModel:
-    """A transformers causal LM run by its own forward, on its own device. Its layers must attend as a mask says.
+    """A transformers causal LM run by its own forward, on its own device. Its attention must obey the mask.
 
     A few passes test the behaviour that the loop relies on (probe.py). A model that fails is refused. One that fails
     only with trees or only with batches is served without them (`refuses`).

@@ -20,7 +20,7 @@ def cache_name(model) -> str:
 
 
 def arguments(model) -> Callable[[str], bool]:
-    """Return a function that tells whether `model.forward` takes an argument of a given name."""
+    """Return a function: name -> whether `model.forward` takes an argument of that name."""
     known = _parameters(model)
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
     return lambda name: takes_all or name in known

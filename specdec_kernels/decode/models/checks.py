@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a transformers model's config and parts; its behaviour is tested by passes (probe.py)."""
+"""Checks of a transformers model's config and parts. probe.py tests its behaviour, by passes."""
 
 from transformers import masking_utils
 

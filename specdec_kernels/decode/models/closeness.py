@@ -7,7 +7,7 @@ import torch
 
 __all__ = ["Closeness"]
 
-_WORSE = 8  # tolerance over noise, since other passes use other kernels and orders of summation
+_WORSE = 8  # ratio of tolerance to noise, since other passes use other kernels and orders of summation
 
 
 class Closeness:

@@ -11,7 +11,8 @@ from torch import nn
 __all__ = ["evaluating"]
 
 _LOCK = Lock()
-_RUNNING: WeakKeyDictionary = WeakKeyDictionary()  # model -> number of running passes, modules to switch back
+# model -> number of running passes, modules to put back into training mode
+_RUNNING: WeakKeyDictionary = WeakKeyDictionary()
 
 
 @contextmanager

@@ -32,8 +32,8 @@ class Graphed:
         target, draft = Graphed(pair.target), Graphed(pair.draft)
 
     The shapes of a step's passes depend only on the batch and the width (slot_cache.py). The first pass of a shape runs
-    normally, as a warm-up; the second is captured; later ones are replayed. There is one graph for each batch size,
-    width and cache, kept as long as the cache. Prompts, whose lengths vary, run normally.
+    normally, as a warm-up; the second is captured; later ones are replayed. There is one graph for each cache
+    and shape (batch size, width, arguments), kept as long as the cache. Prompts, whose lengths vary, run normally.
 
     Raises:
         ValueError: the model is not on a GPU.
@@ -48,7 +48,7 @@ class Graphed:
         self.dtype, self.state_size, self.reads_states = model.dtype, model.state_size, model.reads_states
         self.refuses, self.position_note = getattr(model, "refuses", {}), getattr(model, "position_note", "")
         self.pool = torch.cuda.graph_pool_handle()
-        self.passes: WeakKeyDictionary = WeakKeyDictionary()  # cache -> {shape: None once run, then its pass}
+        self.passes: WeakKeyDictionary = WeakKeyDictionary()  # cache -> {shape: None after one pass, then a _Pass}
 
     def new_cache(self, slots: int, capacity: int) -> SlotCache:
         return self.model.new_cache(slots, capacity)

@@ -2,12 +2,12 @@
 """A draft model made of a few of the target's own layers.
 
 It has the target's frozen embedding, a few transformer layers initialised as copies of the target's, a final norm, and
-the target's output rows of the R most used ids. Only the layers and the norm are trained, so a file holds only these,
-in int8 with one scale per row: 7 MB for a target of 135M parameters.
+the target's output rows of the R most used ids. Only the layers and the norm are trained, and the projection below. A
+file holds these and the R ids, matrices in int8 with one scale per row: 7.5 MB for a target of 135M parameters.
 
-It may also read the target's states. Then the input of its last layer at a token is the output of the layers before,
-plus a projection of the hidden state that predicted the token. For tokens that the target has not processed yet, the
-draft's own state is used (Li et al. 2024, EAGLE). Without states the projection is left out.
+It may also read the target's last hidden states. Then the input of its last layer at a token is the output of the
+layers before, plus a projection of the state that predicted the token. For tokens that the target has not processed
+yet, the draft's own state is used (Li et al. 2024, EAGLE). Without states the projection is left out.
 
     draft = LayerDraft.load("demo/draft", target, dtype=torch.bfloat16)
     out = draft(input_ids, cache=cache)      # out.logits [B, T, V], -inf outside the R ids
@@ -44,7 +44,7 @@ def is_layer_draft(path) -> bool:
 
 
 def quantize_rows(weight):
-    """Quantize weight [N, K] -> (int8 [N, K], float32 scale [N]). The error |w - scale * i| is at most scale / 2."""
+    """Quantize weight [N, K] -> (int8 [N, K], float32 scale [N]). The error is at most scale / 2."""
     weight = weight.detach().float()
     scale = weight.abs().amax(dim=1).clamp_min(1e-30) / 127
     return (weight / scale[:, None]).round().clamp(-127, 127).to(torch.int8), scale
@@ -76,7 +76,7 @@ class LayerDraft(nn.Module):
             raise ValueError(f"LayerDraft: head_ids must be ids in [0, V={rows.shape[0]}) and not empty")
         self.config, self.layer_ids = deepcopy(target.config), tuple(layers)
         self.config.num_hidden_layers = len(self.layer_ids)
-        self.config.vocab_size, vocab_size = 1, self.config.vocab_size  # so LlamaModel allocates no embedding
+        self.config.vocab_size, vocab_size = 1, self.config.vocab_size  # so that LlamaModel allocates a tiny embedding
         self.config.pad_token_id, pad_token_id = None, self.config.pad_token_id
         self.model = LlamaModel(self.config)
         self.config.vocab_size, self.config.pad_token_id = vocab_size, pad_token_id
@@ -116,11 +116,11 @@ class LayerDraft(nn.Module):
         return x if states is None else x + self.state(states.to(self.dtype))
 
     def hidden(self, input_ids, position_ids=None, attention_mask=None, cache=None, use_cache=False, states=None):
-        """Return the normed last state [B, T, d]; head(hidden) are the logits [B, T, R] in the order of head_ids."""
+        """Return the last hidden state after the norm [B, T, d]; head() of it are logits [B, T, R], as head_ids."""
         return self._run(input_ids, position_ids, attention_mask, cache, use_cache, states)[0]
 
     def _run(self, input_ids, position_ids, attention_mask, cache, use_cache, states):
-        """Return the normed last state and the cache."""
+        """Return the last hidden state after the norm, and the cache."""
         name = cache_name(self.model)
         entry = self.model.layers[-1].register_forward_pre_hook(
             lambda _, args: (self.add_states(args[0], states), *args[1:])

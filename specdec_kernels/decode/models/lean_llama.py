@@ -23,7 +23,7 @@ __all__ = ["LeanLlama", "rounded"]
 class LeanLlama:
     """A Model with the weights of a transformers LlamaForCausalLM, or of a LayerDraft.
 
-    `layers`: the tensors (norm, qkv, out, norm, gate_up, down) of each; `embed [V, d]`, `head [R, d]`: embedding and
+    `layers`: each layer's tensors (norm, qkv, out, norm, gate_up, down); `embed [V, d]`, `head [R, d]`: embedding and
     output rows; `norm`: the final norm; `rotary(positions [S]) -> cos, sin [S, head_dim]`; `head_ids [R]`: the token id
     of each output row if the head covers only part of the vocabulary (logits then have R columns); `state`: the linear
     layer [d, d] that projects states before they are added to the last layer's input, for a draft that reads them.

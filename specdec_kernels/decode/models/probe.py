@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test of what a model supports, by passes over a few random ids when it is wrapped.
+"""Tests of what a model supports: passes over a few random ids, run when the model is wrapped.
 
 Models with the same forward arguments treat them differently: some ignore positions, some align the last query with
-the last key, some depend on the longest row of a pass. So the behaviour that the loop relies on is tried, and compared
-with plain passes of the model, which use neither a cache nor a mask.
+the last key, some depend on the longest row of a pass. So passes of the kinds that the loop makes are compared with
+plain passes of the model, which use neither a cache nor a mask.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,13 +21,13 @@ __all__ = ["UNKNOWN", "Findings", "is_one_model", "probe"]
 
 UNKNOWN = 2**31  # max_positions of a model whose config has no limit
 _LENGTH = 12  # tokens of a row
-_FAR = 1200  # keys in a pass whose queries may see only a few: more than undeclared attention windows
+_FAR = 1200  # keys in the pass that tests the mask: longer than attention windows that a config may not name
 _FOUND: WeakKeyDictionary = WeakKeyDictionary()  # model -> (state that the findings depend on, findings)
 
 
 @dataclass(frozen=True)
 class Findings:
-    """The limits of a model that can be served: unsupported features and the last usable position."""
+    """The limits of a model that can be served: unsupported features and the number of usable positions."""
 
     positions: int
     refuses: Mapping[str, str] = field(default_factory=dict)  # "batches", "trees": what was found
@@ -93,7 +93,7 @@ class _Probe:
         return Findings(self._positions(), refuses, self.note)
 
     def _require(self, what: str, check: Callable[[], bool]) -> None:
-        """Raise ValueError if the check fails: without it nothing can be decoded."""
+        """Raise ValueError if the check fails. For checks without which nothing can be decoded."""
         found = self._find("its logits are not those of plain passes", check)
         if found:
             raise ValueError(f"{self._refused} in {what}, {found}")
@@ -129,7 +129,7 @@ class _Probe:
         return self._agrees(two, 0, 6) and self._agrees(one, 0, 8)
 
     def _hidden_keys(self) -> bool:
-        """Check a short row in a pass with many masked keys after it, as next to a long row."""
+        """Check a short row in a pass with many masked keys after it, as in a batch with a long row."""
         cache = SlotCache(1, min(_FAR, self.served.max_positions))
         positions = cache.begin([0], 5, 0, self.served.device)
         cache.length, cache.sees_all = cache.capacity, False
@@ -151,7 +151,7 @@ class _Probe:
         return self._agrees(parts[0][0, [0, 2]], 0, 5) and self._agrees(parts[1][0, 1:], 0, 7)
 
     def _positions(self) -> int:
-        """Return the last position up to which a token's logits do not depend on the positions of later tokens."""
+        """Return the number of positions in which a token's logits do not depend on the positions of later tokens."""
         most = self.served.max_positions
         if most == UNKNOWN:
             return most

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A key-value cache of fixed slots, one request each, in which rolling back costs nothing.
+"""A key-value cache of fixed slots, one request each, in which rolling back rejected tokens costs nothing.
 
 The cache stores no lengths. The caller passes the positions that a forward pass writes. A query sees the positions up
 to its own, or those of its ancestors in a tree. Entries after a request's accepted tokens are stale: no query sees
@@ -166,7 +166,7 @@ class SlotCache:
 
     @torch.inference_mode()
     def move(self, source: int, target: int) -> None:
-        """Copy slot `source` over slot `target` (the last request takes the place of one that has finished)."""
+        """Copy slot `source` over slot `target`: the last request takes the slot of one that has finished."""
         for store in self._stores():
             store[target] = store[source]
 

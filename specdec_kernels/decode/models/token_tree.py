@@ -13,11 +13,11 @@ from .vocabulary import written_out
 
 __all__ = ["Path", "TokenTree", "check_trees"]
 
-Path = tuple[int, ...]  # the prompt's last token and the tokens after it
+Path = tuple[int, ...]  # the prompt's last token and the tokens of a continuation after it
 
 
 def check_trees(model) -> None:
-    """Raise ValueError if a model cannot decode trees (its `refuses`)."""
+    """Raise ValueError if a model cannot decode trees (Model.refuses)."""
     if "trees" in getattr(model, "refuses", {}):
         raise ValueError(f"beam_search: the model cannot be used: in a tree, {model.refuses['trees']}")
 
@@ -59,7 +59,7 @@ class TokenTree:
         return [path[:n] for path in paths for n in range(root + 1, len(path) + 1) if path[:n] not in self.nodes]
 
     def keep(self, paths: list[Path]) -> None:
-        """Drop all nodes on none of the paths. The last token of each path is dropped too: it is fed next."""
+        """Drop all nodes that are on none of the paths. The last node of each path is dropped too: it is fed next."""
         if not self.nodes:
             return
         root = len(next(iter(self.nodes)))
@@ -68,6 +68,6 @@ class TokenTree:
         nodes = upload([[self.nodes[path] for path in kept]], self.model.device)
         self.cache.compact([self.start], nodes)
         shared = len(commonprefix([path[:-1] for path in paths]))
-        trunk = sum(len(path) <= shared for path in kept) - 1  # nodes 0, 1, ... each the only child of the one before
+        trunk = sum(len(path) <= shared for path in kept) - 1  # nodes above the new root: all paths share them
         self.start += trunk
         self.nodes = {path: i for i, path in enumerate(kept[trunk:])}

@@ -24,8 +24,9 @@ __all__ = ["unpacked"]
 def unpacked(path: Path, dtype: torch.dtype) -> dict:
     """Return the arguments of from_pretrained for the .gguf file `path` in `dtype`.
 
-    They name a folder of the cache, made if it does not exist. If it cannot be made they name the file itself, with a
-    warning. Several processes may call this at once: a folder gets its name only when complete, and the first wins.
+    They name a folder of the cache, made if it does not exist. If it cannot be made, they name the file itself, and a
+    warning is given. Several processes may call this at once: a folder gets its name only when complete, and the first
+    one stays.
     """
     folder = user_cache.folder() / _key(path, dtype)
     try:

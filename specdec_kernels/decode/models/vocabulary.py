@@ -13,10 +13,11 @@ __all__ = ["MatchedModel", "common_tokens", "written_out"]
 
 
 def written_out(logits: torch.Tensor, vocab_map: sk.VocabMap | None) -> torch.Tensor:
-    """Return logits [..., Vd] over draft ids as [..., V] over target ids, -inf where no draft id maps to one.
+    """Return logits [..., Vd] over draft ids as [..., V] over target ids, -inf at ids that no draft id maps to.
 
-    Of several draft ids with one target id the largest logit stays, so this is not the sum that verification uses.
-    Without a map: the logits themselves."""
+    If several draft ids map to one target id, their largest logit is kept. (Verification adds their probabilities.)
+    Without a map: the logits themselves.
+    """
     if vocab_map is None:
         return logits
     table, lead = vocab_map.table, logits.shape[:-1]
@@ -48,7 +49,7 @@ class MatchedModel:
 
     Args:
         model: a Model (adapters.py).
-        table: [Vd] int32 or int64, the target's id of each draft id; negative: none. The model may have more draft ids.
+        table: [Vd] int32 or int64, the target's id of each draft id; negative: none. The model may have more ids.
         vocab_size: V, the number of target ids.
         unknown: the draft id that stands for all tokens that only the target has.
 
