@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The race (csrc/core/race.h): it draws the id with the largest key ln p + noise, where the noise is -ln(-ln u) of a
-uniform u.
+"""The race (csrc/core/race.h): the choice of the id with the largest key ln p + noise. The noise of an id is
+-ln(-ln u) of its uniform u.
 
 Keys are float64, and few are computed. Since -ln u >= 1 - u, the noise is at most -ln(1 - u). Only an id whose bound
 ln p - ln(1 - u) reaches the best key so far gets a key.
