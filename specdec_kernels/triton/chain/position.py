@@ -128,7 +128,7 @@ def confidence(side, d, sampled, least, wanted, whole, S):
             out = prob_confidence(side, d, least, wanted & has_row, S)
         else:
             known = sampled
-            if side.ids.numbers is None:  # entries of one id add up, so stats do not show its probability
+            if side.ids.numbers is None:  # with ids, entries of one id add up, and stats do not show the sum
                 known |= is_unscaled(d)
             scale = tl.where(sampled, d.stats.scale, 1.0)
             cutoff = tl.where(sampled, d.stats.cutoff, -FLT_MAX)
