@@ -13,7 +13,7 @@ from .status import EMPTY_RESIDUAL, INVALID_BONUS, INVALID_DRAFT, INVALID_ROW
 class Chain:
     """A request's drafts and rows, and the tokens it has emitted.
 
-    drafts: the ids of the drafts, up to the first that ends them.
+    drafts: the ids of the drafts before the first id outside both vocabularies, which ends them.
     target(i), draft(i): return the Law of row i as it is sampled from. For one-hot drafts, `draft` is None or returns
     None.
     target1(i), draft1(i): return the Law of the same row at T = 1 without filters. All Laws are padded to one width, at

@@ -74,7 +74,7 @@ def excess(p, q, k, rho):
 def best_rho(p, q, k, level=0.0):
     """Find the smallest rho in [1, k] with f(rho) <= level by bisection -> (rho, beta, p_acc).
 
-    p, q: two distributions of one width. f does not increase, and f(1) >= 0 >= f(k). Between neighbouring ratios
+    p, q: two distributions of one width. f never rises with rho, and f(1) >= 0 >= f(k). Between neighbouring ratios
     p(x) / q(x), beta is a + b / rho, so f is smooth there. The piece with the crossing is found among the sorted
     ratios. The crossing in it is found by halving down to two neighbouring floats. The upper one is returned, so that
     f <= level always holds. Disjoint distributions (beta = 0) give rho = k.

@@ -20,7 +20,8 @@ def noise_of(seed, position, n):
 
 
 def keys_of(p, log_p, seed, position):
-    """Return the keys [V]; -inf where p is 0. log_p: ln p, or None."""
+    """Return the keys ln p(x) - ln E_t(x) of a row, [V]; -inf where p is 0. log_p: ln p; None: it is computed from
+    p."""
     with np.errstate(divide="ignore"):
         weights = np.log(p) if log_p is None else log_p
     return np.where(weights > -np.inf, weights + noise_of(seed, position, len(weights)), -np.inf)

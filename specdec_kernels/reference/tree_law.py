@@ -18,7 +18,7 @@ from .tree_rules.request import Draft, Request, one_hot
 
 
 class Logs(NamedTuple):
-    """A row given by the logarithms of its weights, which may be too small for a float64 after a few draws."""
+    """A row given by the logarithms of its weights. After a few draws, the weights may be too small for a float64."""
 
     x: np.ndarray  # [V], not normalised
 

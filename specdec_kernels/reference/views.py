@@ -15,7 +15,7 @@ def is_seen(rows):
 
 
 def unseen(rows, **changes):
-    """Return Rows without views and with other fields changed. Written-out rows are float64, unlike any argument."""
+    """Return Rows without views and with other fields changed. Written-out rows are float64; a caller's are not."""
     return rows._replace(**{"penalties": None, "bias": None, "allowed": None} | changes)
 
 

@@ -35,7 +35,7 @@ def put_best_kernel(rows, score, N, num_rows, found, w, scores, ids, BLOCK: tl.c
     order = tl.load(found + at, mask=exists, other=0)
     flat = is_flat(rows, score, n, exists)
     hot, own = hot_of(rows, n, exists), score_of(rows, score, n, exists)
-    place = tl.where(own > -float("inf"), 0, hot)  # of a greedy row's argmax; if all worths are equal, ids are in order
+    place = tl.where(own > -float("inf"), 0, hot)  # of a greedy row's argmax: first, or by id if all worths are equal
     behind = tl.where(i - 1 < hot, i - 1, i)
     is_hot = (hot >= 0) & (i == place)
     id = tl.where((hot < 0) | (i < place), i, tl.where(is_hot, hot, behind))

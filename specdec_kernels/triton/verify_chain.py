@@ -217,7 +217,7 @@ def draft_rows(given: GivenRows, views: Views, layout: launch.Layout, by_rule: b
     B, positions = layout.B, given.logits if given.row is None else given.row
     ragged = layout.cu_draft is not None
     extra = int(B > 0 and positions.size(0) == layout.D + B) if ragged else int(positions.size(1) == layout.G + 1)
-    scored = extra if by_rule else 0  # only rules read the draft's row after the last draft
+    scored = extra if by_rule else 0  # only a walk by a rule reads the draft's row after the last draft
     return ChainRows(given, views, layout._replace(bonus=scored, extra=extra), ids)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 class Draft(NamedTuple):
     """The distribution that a child was drawn from."""
 
-    q: np.ndarray  # [wide] probabilities, 0 where the row has none
+    q: np.ndarray  # [wide] probabilities, 0 for ids outside the row
     valid: bool  # the row can be used in a test, which reads only one entry of a row of probabilities
     whole: bool  # all entries of the row are valid
     hot: int | None = None  # the only token of a greedy row or of a one-hot draft

@@ -42,9 +42,9 @@ from ..rules.rule_dist import (
 from .draft_test import Drafts, Request, dist_at, load_drafts, request_of
 from .position import Position, get_position, look, put_position
 
-# States of resample(). TESTING: it looks for the last position that a block keeps. There it draws from the residual of
-# pi (REST), from pi (WHOLE) or from p (PLAIN), whichever has mass first. LOST: nothing can be drawn. DONE: a token was
-# chosen.
+# States of resample(). TESTING: the last position that a block keeps is not found yet. At this position, the token is
+# drawn from the residual of pi (REST), from pi (WHOLE) or from p (PLAIN), the first that has mass. LOST: none has mass.
+# DONE: a token was chosen.
 TESTING = tl.constexpr(0)
 REST = tl.constexpr(1)
 WHOLE = tl.constexpr(2)

@@ -101,8 +101,8 @@ def orders(rows, score, n, c, alive, S):
 
 @triton.jit
 def orders_from(rows, score, n, begin, best, least, exists, S):
-    """Return the orders of each row's next chunks, and which are at least `least`. Chunks with a lower bound in `best`
-    are not read."""
+    """Return the orders of each row's next chunks, and which are at least `least`. A chunk is not read if its bound in
+    `best` is below that."""
     c = chunks_from(begin, S)
     chunks = chunks_of(rows)
     there = each(exists, S) & (c < chunks)

@@ -43,8 +43,8 @@ def philox(seed, offset, domain, block):
 
 @triton.jit
 def uniform(seed, offset, domain, slot):
-    """Return a 53-bit uniform in [0, 1). Slot i uses word pair (i & 1) of block i >> 1. Only its low 33 bits
-    count."""
+    """Return a 53-bit uniform in [0, 1). Slot i uses word pair (i & 1) of block i >> 1. Only the low 33
+    bits of i count."""
     w0, w1, w2, w3 = philox(seed, offset, domain, slot >> 1)
     odd = (slot & 1) == 1
     high = tl.where(odd, w2, w0)

@@ -29,7 +29,7 @@ class Subtraction(NamedTuple):
     m: Any
     s: Any
     cap: Any
-    removed: Any  # a token without which later subtractions take their q; -1: none
+    removed: Any  # a token that is removed from the q of later subtractions; -1: none
 
 
 class Residual(NamedTuple):

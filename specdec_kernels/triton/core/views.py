@@ -28,8 +28,8 @@ def locate(slot, rows, B, G, bonus, D, cu_draft, count):
     """Return the request of a slot of the grid, the index of its row with views, its position's index, and whether it
     exists.
 
-    The grid has G + bonus slots per request. A request has G + extra positions; if ragged, as many as its drafts in
-    cu_draft, and extra. Rows are in the order of positions, or rows.store has their indices.
+    The grid has G + bonus slots per request. A request has G + extra positions; a ragged request with g drafts has
+    g + extra. Rows are in the order of positions, or rows.store has their indices.
     """
     positions = G + bonus
     b = slot // positions

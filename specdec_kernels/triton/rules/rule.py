@@ -115,7 +115,7 @@ def asks_of(rule, on, TARGET_PROBS: tl.constexpr, DRAFT_PROBS: tl.constexpr):
 
 @triton.jit
 def nearest(x, least, most, otherwise, open_below, open_above):
-    """Return x clamped to its range; NaN becomes the default. On a device an invalid value cannot raise."""
+    """Return x clamped to its range; NaN becomes the default. Invalid values on a device cannot raise."""
     inside = tl.minimum(tl.maximum(x, least), most)
     inside = tl.where(open_below & (x <= least), 5.9604644775390625e-08, inside)
     inside = tl.where(open_above & (x >= most), most - 5.9604644775390625e-08, inside)

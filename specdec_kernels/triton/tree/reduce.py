@@ -153,8 +153,7 @@ def draft_of(sides, b, token, q, share, on, S):
 
 @triton.jit
 def reduce(sides, residual, rest, q, scale, s, removed, on, S):
-    """Normalise the residual r and replace it by (scale * r - s * q)+ where `on` is set. A one-hot q sets its token to
-    0.
+    """Normalise the residual r and replace it by (scale * r - s * q)+ where `on` is set. A one-hot q removes its token.
 
     Return the new Rest, and its weight: 0 if nothing is left, NaN if p is invalid. If less than 2^-126 is left, it
     counts as nothing and r stays as it was. Apart from rounding, this happens with a probability of at most 2^-126."""
