@@ -2,8 +2,8 @@
 """Loading and choice of the implementations of ``torch.ops.specdec.*``.
 
 CPU tensors run ``_C.so``. CUDA tensors run ``_C_cuda.so`` if its machine code fits every GPU of this machine, else
-Triton, which also supports ROCm. ``SPECDEC_BACKEND=cpu``, ``cuda`` or ``triton`` overrides this choice. Importing loads
-the libraries and asks the driver for the GPUs; it does not initialise CUDA.
+Triton, which also supports ROCm. ``SPECDEC_BACKEND=cpu``, ``cuda`` or ``triton`` overrides this choice. Importing the
+package loads the libraries and asks the driver which GPUs there are; it does not initialise CUDA.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def chosen() -> str:
         return "cuda"
     if not lacks("triton") and not _interpreted():
         return "triton"
-    # A binary that does not fit is registered all the same: `info` says why it cannot run.
+    # A binary that does not fit is registered all the same; `info` shows why it cannot run.
     return "cpu" if lacks("cuda") else "cuda"
 
 
@@ -83,7 +83,8 @@ def lacks(name: str) -> str | None:
 
 
 def misfit() -> str | None:
-    """Return why the CUDA binary cannot run on this machine's GPUs; None if it can, or if there is no GPU."""
+    """Return the reason why the CUDA binary cannot run on this machine's GPUs, as text; None if it can, or if there is
+    no known GPU."""
     gpus = _gpus()
     if gpus is None or not gpus.capabilities:
         return None
@@ -169,9 +170,9 @@ def _gpus():
 
 @functools.cache
 def _built():
-    """Return (compiler, archs) from the mark that the build left in the binary; None without a binary.
+    """Return (compiler version, archs) from the mark that the build left in the binary; None without a binary.
 
-    The binary may not load on this machine, so its bytes are searched for the mark.
+    The binary may not load on this machine, so its bytes are searched for the mark instead.
     """
     if not _CUDA_LIBRARY.exists():
         return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registrations of torch.ops.specdec.* with torch's dispatcher, in addition to the kernels.
 
-Autograd passes through the ops. torch.func transforms that differentiate raise. Tensors that no kernel takes raise an
-error that names the argument.
+Autograd passes through the ops: results do not require grad. Differentiating transforms of torch.func raise. Tensors
+that no kernel takes raise an error that names the argument.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from specdec_kernels.backends import transforms
 
 # CompositeExplicitAutograd is used for every backend without a kernel.
 _WITHOUT_KERNELS = ("CompositeExplicitAutograd", "NestedTensorCPU", "NestedTensorCUDA")
-_libraries = []  # keeps the library objects, and so their registrations, alive
+_libraries = []  # keeps the library objects alive, and with them their registrations
 
 
 def ops() -> list[str]:
@@ -32,20 +32,20 @@ def overloads() -> list[str]:
 
 
 def overload_of(op: str) -> torch._ops.OpOverload:
-    """Return the overload in torch.ops.specdec of a name of overloads()."""
+    """Return the overload in torch.ops.specdec for a name from overloads()."""
     name, _, overload = op.partition(".")
     return getattr(getattr(torch.ops.specdec, name), overload or "default")
 
 
 def register(places: str) -> None:
-    """Register the fallthrough for autograd and an error for all other backends, which the stable ABI cannot register.
+    """Register a fallthrough for autograd, the handler of torch.func transforms, and an error for all other backends.
 
-    places: where tensors may be, for the error text.
+    The stable ABI cannot register these. places: the devices that tensors may be on, for the error text.
     """
     keys = ("Autograd", transforms.KEY, *_WITHOUT_KERNELS)
     autograd, transformed, *elsewhere = (torch.library.Library("specdec", "IMPL", key) for key in keys)
     for op in overloads():
-        # No op is differentiable. Torch's own fallback would mark results as requiring grad, and fail in backward.
+        # No op is differentiable. Torch's own fallback would mark results as requiring grad, and backward would fail.
         autograd.impl(op, torch.library.fallthrough_kernel)
         transformed.impl(op, functools.partial(transforms.call, overload_of(op)))
         for library in elsewhere:

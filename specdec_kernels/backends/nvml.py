@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The NVIDIA GPUs of this machine, read from the driver's management library (NVML).
 
-CUDA is not initialised, so forking stays safe.
+This does not initialise CUDA, so the process may still fork.
 """
 
 from __future__ import annotations

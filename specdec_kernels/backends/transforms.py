@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ops under ``torch.func``: differentiating transforms raise, and ``vmap`` calls the op once for each entry.
 
-``grad``, ``vjp``, ``jvp`` and transforms built on them raise because no op is differentiable; torch would return zeros.
-The kernels are registered at a dispatch key that torch uses only inside a transform, so other calls cost nothing.
+``grad``, ``vjp``, ``jvp`` and transforms built on them raise, because no op is differentiable and torch would return
+zeros. call() is registered at a dispatch key that torch uses only inside a transform, so other calls do not pay for it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _functional_value(x, level):
 
 
 def _call_each(overload, interpreter, args, kwargs):
-    """Call the op on each entry of a batch, and stack the results."""
+    """Call the op on each entry of vmap's batch, and stack the results."""
     op, level = overload._schema.name.removeprefix("specdec::"), interpreter.level()
     entries = {}  # id of a batched tensor -> its entries
     for x in tree_leaves((args, kwargs)):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first round of a call, in which ranks check that all of them make the same call.
 
-Its size is fixed, so it cannot hang when arguments differ.
+The size of its messages is fixed, so it cannot hang when arguments differ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from specdec_kernels.distributed.collectives import gather
 from specdec_kernels.distributed.fingerprint import fingerprint
 
 OPS = ("verify_chain", "verify_tree", "row_stats", "sample", "row_gap", "kseq_rho")
-SLOTS = 64  # int64 each: the op, whether this rank has an error, then a digest of each argument
+SLOTS = 64  # int64 values that a rank sends: the op, whether it has an error, then a digest of each argument
 
 
 SMALL = 1 << 16  # bytes; a larger tensor is hashed by its fingerprint instead of its contents

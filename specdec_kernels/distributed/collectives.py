@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collectives that the ops use, by ``torch.distributed``. Every shape is known beforehand: none depends on data."""
+"""The collectives of ``torch.distributed`` that the ops use. Every shape is known beforehand; none depends on data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 
 def gather(op: str, shards, mine: torch.Tensor) -> torch.Tensor:
-    """Return the tensors [*shape] of all ranks as [ranks, *shape]."""
+    """Gather the tensors [*shape] of all ranks as [ranks, *shape]."""
     everyone = mine.new_empty(shards.ranks, *mine.shape)
     try:
         _all_gather(everyone.flatten(), mine.flatten(), group=shards.group)
@@ -27,7 +27,7 @@ def gather(op: str, shards, mine: torch.Tensor) -> torch.Tensor:
 def all_to_all(
     op: str, shards, pieces: Sequence[torch.Tensor], shapes: Sequence[tuple[int, ...]]
 ) -> list[torch.Tensor]:
-    """Send pieces[r] to rank r; return what each rank sent to this one, in these shapes."""
+    """Send pieces[r] to rank r. Return the piece that each rank r sent to this one, which has shape shapes[r]."""
     x = pieces[0]
     sent = [piece.numel() for piece in pieces]
     received = [prod(shape) for shape in shapes]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A 64-bit fingerprint of a tensor's contents, computed on its device. Ranks compare it instead of the tensor.
 
-It is made of sums of words times odd pseudo-random weights, modulo 2^64. It depends on every bit and its position, but
-not on strides or on how the sums are split. Two different tensors have the same fingerprint only by chance.
+It is a sum of words times odd pseudo-random weights, modulo 2^64: along each row, then over the rows. It depends on
+every bit and its position, but not on strides or on how the sums are split. Two different tensors have the same
+fingerprint only by chance.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ def fingerprint(x: torch.Tensor) -> torch.Tensor:
     block = _BLOCK.get(x.device.type, _BLOCK_ELSEWHERE)
     n = words.size(-1)
     sums = _row_sums(words, _weights(0, n, x.device), block)
-    # Folds high bits into low ones. A product carries changes upwards only: without this, two flips of a word's highest
-    # bit in different rows would cancel with chance 2^-32 (as two in one row do), and equal changes of a block of rows
-    # and columns more often, since its weight is a product of two sums, whose powers of two multiply.
+    # Fold high bits into low ones, since a product carries a change only upwards. Without this, flips of the highest
+    # bit of two words in different rows would cancel with probability 2^-32, as two in one row do. Equal changes to a
+    # block of rows and columns would cancel more often: the weight of a block is a product of two sums, and their
+    # powers of two multiply.
     sums = sums ^ (sums >> 31)
     return (sums * _weights(n, sums.numel(), x.device)).sum()
 
@@ -35,7 +37,7 @@ def fingerprint(x: torch.Tensor) -> torch.Tensor:
 def _words(x):
     """Return x [..., n] as integers of at most 32 bits.
 
-    With words of 64 bits, flipping the highest bit adds 2^63 under every odd weight, so two such flips would cancel.
+    With 64-bit words, a flip of the highest bit would add 2^63 under every odd weight, so two such flips would cancel.
     """
     if x.element_size() > 4:
         x = x.view(torch.int64)
@@ -51,7 +53,8 @@ def _row_sums(words, weights, block):
 
 
 def _weights(first, n, device):
-    """Return n odd int64 weights: the outputs of splitmix64 from index `first` on, with the lowest bit set."""
+    """Return n odd int64 weights: the outputs of splitmix64 from index `first` on, each with its lowest bit set to
+    1."""
     x = torch.arange(first + 1, first + n + 1, dtype=torch.int64, device=device) * signed(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         x = (x ^ (x >> shift)) * signed(factor)

@@ -101,7 +101,7 @@ def _exchange(shards: Shards, rows) -> str:
 
 
 def _problem(function, arguments, sides, exchange) -> Exception | None:
-    """Return the error in what only this rank has, its slice of the rows and `out`; None if there is none."""
+    """Return the error in this rank's own arguments, its slice of the rows and `out`; None if there is none."""
     op = function.__name__
     for name, of in sides.items():
         rows = logits_of(arguments[name])
@@ -129,12 +129,12 @@ def _problem(function, arguments, sides, exchange) -> Exception | None:
 
 
 def _agree(op, arguments, sides, shards, exchange, problem):
-    """Check that all ranks have the same arguments; of rows that are split, everything except the entries."""
+    """Check that all ranks have the same arguments. The entries of rows that are split may differ."""
     split = (shards.vocab_size, shards.bounds, exchange)
     same: dict[str, object] = {"shards": split, "instructions": (whole.backends.cpu_isa(), whole.backends.chosen())}
     known = rows_of(op)
     for name, x in arguments.items():
-        rows = x if isinstance(x, Rows) else Rows(x)  # so a tensor equals its Rows on another rank
+        rows = x if isinstance(x, Rows) else Rows(x)  # a tensor here must equal Rows of it on another rank
         same |= {f"{name}.{field}": y for field, y in rows._asdict().items()} if name in known else {name: x}
     for name, of in sides.items():
         rows = logits_of(arguments[name])
@@ -144,13 +144,13 @@ def _agree(op, arguments, sides, shards, exchange, problem):
 
 
 def _rows(op, rows, of, shards, first):
-    """Return this rank's chunks of the rows, and a view of them in the shape of whole rows, which the op takes."""
+    """Return this rank's chunks of the rows, and a view of them in the shape of whole rows to pass to the op."""
     rows = rows.detach()
     V = of.vocab_size if of else rows.size(-1)
     to = slices(V, first)
     begin, end = to[shards.rank], to[shards.rank + 1]
     mine = of.rearranged(op, rows, to) if of else rows[..., begin:end]
-    if begin == end:  # never read, but each row needs an address of its own
+    if begin == end:  # no entry is read, but each row needs an address of its own
         mine = rows.new_empty((*rows.shape[:-1], 1))
     return mine, mine[..., :1].expand(*mine.shape[:-1], V)  # last stride 0: the op's reader adds the offset
 

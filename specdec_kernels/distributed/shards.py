@@ -23,7 +23,7 @@ EXCHANGES = ("chunks", "rows")
 
 @dataclass
 class Traffic:
-    """The communication of all calls so far; the same on every rank."""
+    """The communication of all calls so far. The numbers are the same on every rank."""
 
     calls: int = 0
     rounds: int = 0  # collective operations, in sequence
@@ -46,11 +46,11 @@ class Shards:
             before a call; otherwise at most 1,023 entries move per row and bound.
         group: a ``torch.distributed`` process group; None: the default one.
         exchange: "chunks": ranks exchange sums of chunks, and no rank holds a whole row; CPU tensors only. "rows": each
-            rank receives the whole rows of its share of the requests (docs/sharded.md says when that is better). None:
+            rank receives the whole rows of its share of the requests (docs/sharded.md shows when that is better). None:
             "rows" on a GPU, else "chunks".
-        checked: every call begins with a round in which ranks compare their arguments, large ones (such as a draft's
-            whole rows) by a fingerprint. If False, nothing waits for a GPU, and calls that differ end in the process
-            group's timeout, or in different results.
+        checked: whether every call begins with a round in which ranks compare their arguments, large ones (such as a
+            draft's whole rows) by a fingerprint. If False, nothing waits for a GPU, and calls that differ end in the
+            process group's timeout or in different results.
 
     Raises:
         TypeError, ValueError: naming the argument, what was wanted and what came.
@@ -100,7 +100,7 @@ class Shards:
         return self.here.stop - self.here.start
 
     def chunk_owners(self) -> tuple[int, ...]:
-        """Return R + 1 indices of chunks: rank r has those from its own index up to the next rank's."""
+        """Return R + 1 indices of chunks, `first`: rank r has the chunks [first[r], first[r + 1])."""
 
         def owner(chunk):
             begin, end = chunk * CHUNK, min((chunk + 1) * CHUNK, self.vocab_size)
@@ -114,7 +114,7 @@ class Shards:
         """Return this rank's slice of the rows under the bounds `to`. Entries that change ranks are sent."""
         moves = [overlap(self.bounds, to, r, s) for r in range(self.ranks) for s in range(self.ranks) if r != s]
         if not any(end > begin for begin, end in moves):
-            return rows  # the same on all ranks
+            return rows  # all ranks take this branch together
         me, lead = self.rank, rows.shape[:-1]
         mine = self.bounds[me]
         n = prod(lead)

@@ -2,7 +2,7 @@
 """The exchange of whole rows: each rank verifies a share of the requests.
 
 An all-to-all sends each rank the whole rows of its share. The rank calls the op on them, and a gather sends its results
-to all ranks. These are two rounds for every op, and their shapes follow from the arguments.
+to all ranks. Every op thus needs two rounds, whose shapes follow from the arguments.
 
 If requests cannot be separated on the host (ragged batches, rows by index), or are fewer than the ranks, every rank
 gets all rows and makes the whole call.
@@ -57,7 +57,7 @@ def call_on_whole_rows(op: str, function: Callable, arguments: Mapping[str, Any]
     problem: Exception | None = None
     try:
         found = function(**mine)
-    except Exception as error:  # about values on the CPU: other ranks' requests may be valid
+    except Exception as error:  # such as an invalid value on the CPU in this share alone
         problem = error
     if shards.checked:
         agree(op, shards, {}, problem)
@@ -80,7 +80,7 @@ def _given(arguments: Mapping[str, Any], place: str) -> Any:
 
 
 def share_of(op: str, arguments: Mapping[str, Any], n: int, begin: int, end: int) -> dict[str, Any]:
-    """Return the arguments of requests, or rows, [begin, end) of n. The table of arguments shows which are cut."""
+    """Return the arguments of the requests (or rows) [begin, end) of n. places() shows which arguments are cut."""
     table = places(op)
 
     def share(place, x):
@@ -100,7 +100,8 @@ def share_of(op: str, arguments: Mapping[str, Any], n: int, begin: int, end: int
 
 
 def _numbered(view: Penalties | Bias | Allowed, n: int) -> Penalties | Bias | Allowed:
-    """Return a view that names its lists, which are in the order of n requests or of their positions."""
+    """Return a view that gives its lists by index, in `row`. The lists are in the order of the n requests or of their
+    positions."""
     lists = view.counts if isinstance(view, Penalties) else view.ids if isinstance(view, Bias) else view.bits
     if not isinstance(lists, torch.Tensor):
         return view
@@ -116,19 +117,20 @@ def _like(x: Any, parts: list) -> Any:
 
 
 def dealt(op: str, of, rows: torch.Tensor, shares: Sequence[Share]) -> torch.Tensor:
-    """Return this rank's share of the rows [n, ..., size] of all ranks, as [end - begin, ..., vocab_size]."""
+    """Return the whole rows of this rank's share, [end - begin, ..., vocab_size]. rows: this rank's slice of all rows,
+    [n, ..., size]."""
     begin, end = shares[of.rank]
     widths = [b - a for a, b in pairwise(of.bounds)]
     shapes = [(end - begin, *rows.shape[1:-1], width) for width in widths]
     parts = all_to_all(op, of, [rows[a:b].detach() for a, b in shares], shapes)
-    each = prod(rows.shape[1:-1]) * rows.element_size()  # bytes of one id in all of a request's rows
+    each = prod(rows.shape[1:-1]) * rows.element_size()  # bytes of the entries of one id in all rows of a request
     stay = sum((b - a) * width for (a, b), width in zip(shares, widths))
     of.traffic.moved += (len(rows) * of.vocab_size - stay) * each
     return _side_by_side(parts, of.vocab_size)
 
 
 def gathered(op: str, of, rows: torch.Tensor) -> torch.Tensor:
-    """Return all rows, of which each rank has a slice [..., size], as [..., vocab_size]."""
+    """Gather all rows as [..., vocab_size]. rows: this rank's slice [..., size]."""
     widths = [b - a for a, b in pairwise(of.bounds)]
     mine = rows.new_empty(*rows.shape[:-1], max(widths))  # a gather needs equal shapes
     mine[..., : of.size] = rows.detach()
@@ -155,9 +157,9 @@ class _Checks(TorchDispatchMode):
 
 
 def check(function: Callable, arguments: Mapping[str, Any], sides: Mapping[str, Any]) -> None:
-    """Raise the op's errors for the whole batch, on every rank: a rank's share alone might pass.
+    """Raise the op's errors for the whole batch on every rank, since a rank's share alone might pass.
 
-    Slices stand for whole rows, one entry for an empty slice.
+    The check passes the slices in place of whole rows; an empty slice is replaced by one entry per row.
     """
     rows = {name: logits_of(arguments[name]) for name in sides}
     some = {name: x if x.size(-1) else x.new_empty((*x.shape[:-1], 1)) for name, x in rows.items()}
@@ -166,7 +168,7 @@ def check(function: Callable, arguments: Mapping[str, Any], sides: Mapping[str, 
 
 
 def _everyones(op: str, found: Any, shares: Sequence[Share], shards) -> Any:
-    """Return the results [end - begin, ...] of all ranks' shares, concatenated, after one round."""
+    """Gather the results [end - begin, ...] of all ranks in one round, and return them concatenated."""
     results = [found] if isinstance(found, torch.Tensor) else list(found)
     parts: list[Any] = [x.stats if isinstance(x, Rows) else x for x in results]
     most = max(end - begin for begin, end in shares)

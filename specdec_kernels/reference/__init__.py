@@ -3,7 +3,7 @@
 
 They are slow and readable, and tests check the ops against them. Every function takes the arguments of the op of the
 same name (CPU tensors) and returns its result in float64. `banded` has second versions of the functions that draw: they
-also return a `margin`, which tells where a float32 op may give another answer.
+also return a `margin`, which shows where a float32 op may give another answer.
 """
 
 import importlib

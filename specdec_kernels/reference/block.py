@@ -5,8 +5,9 @@
     s_i = sum (r_i p_i - q_i)+
     h_i = s_i / (s_i + 1 - r_i),  h_g = r_g
 
-tau is the largest i with eta_i < h_i, or 0 if there is none. The step emits d_1 .. d_tau and a token drawn from
-norm((r_tau p_tau - q_tau)+), or from p_g if tau = g. A rule that defines a distribution pi uses pi instead of p.
+eta_i are independent uniforms. tau is the largest i with eta_i < h_i, or 0 if there is none. The step emits d_1 ..
+d_tau and a token drawn from norm((r_tau p_tau - q_tau)+), or from p_g if tau = g. A rule that defines a distribution pi
+uses pi instead of p.
 """
 
 from functools import singledispatch
@@ -22,7 +23,7 @@ def block(chain):
         p = chain.p(i)
         if not chain.readable(p, d):
             chain.bonus = None
-            break  # the draft ends here
+            break  # the drafts end here
         known = pair_and_mix(chain, i, d, p)
         rows.append((p, known))
         r.append(next_r(r[-1], d, p, known))
@@ -53,7 +54,8 @@ def h_at(i, last, rows, r):
     p, known = rows[i] if i < last else (None, None)
     if i == last or not (known is None or p.valid):  # an invalid row has no residual
         return r[i]
-    # Greedy, with a one-hot q at the draft: if it is p's token, s_i = (r_i - 1)+ = 0; else s_i = r_i and r_{i+1} = 0.
+    # p is greedy, and q one-hot at the draft. If the draft is p's token, s_i = (r_i - 1)+ = 0; else s_i = r_i and
+    # r_{i+1} = 0.
     if known is None:
         return r[i] if r[i + 1] == 0 else h(r[i], 0.0)
     pair, mix = known
@@ -62,7 +64,7 @@ def h_at(i, last, rows, r):
 
 @singledispatch
 def h(r, s):
-    """Return h_i. It is 1 at r_i = 1 for every s_i: the case 0 / 0 occurs only before an r_{i+1} of 1."""
+    """Return h_i. It is 1 at r_i = 1 for every s_i. This is right for 0 / 0 too, which occurs only if r_{i+1} is 1."""
     return 1.0 if r == 1 else share(s, r)
 
 

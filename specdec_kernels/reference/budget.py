@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The slots of largest survival in a batch, each request's a prefix."""
+"""The slots of largest survival in a batch. Those of each request are a prefix of its slots."""
 
 import torch
 
 
 def budget(survival, total, num_drafts=None):
-    """survival [B, G] -> how many slots of each request are among the `total` best, [B]. Sorts all slots."""
+    """Return the number of each request's slots among the `total` best of the batch, [B]. All slots are sorted.
+
+    survival: [B, G].
+    """
     B, G = survival.shape
     lengths = [G] * B if num_drafts is None else [min(max(n, 0), G) for n in num_drafts.tolist()]
     slots = []

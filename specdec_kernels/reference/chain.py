@@ -13,10 +13,14 @@ from .status import EMPTY_RESIDUAL, INVALID_BONUS, INVALID_DRAFT, INVALID_ROW
 class Chain:
     """A request's drafts and rows, and the tokens it has emitted.
 
-    drafts: ids up to the end of the draft. target(i), draft(i) -> Law as sampled; target1(i), draft1(i) -> Law at T = 1
-    without filters; all padded to one width >= the vocabulary. One-hot drafts: draft is None or returns None. end_row:
-    draft(len(drafts)) exists. bonus: the token to emit if all drafts are accepted. noise(i, i) -> (seed, position) of a
-    race on row i.
+    drafts: the ids of the drafts before the first id outside both vocabularies, which ends them.
+    target(i), draft(i): return the Law of row i as it is sampled from. For one-hot drafts, `draft` is None or returns
+    None.
+    target1(i), draft1(i): return the Law of the same row at T = 1 without filters. All Laws are padded to one width, at
+    least the vocabulary.
+    end_row: whether draft(len(drafts)) exists.
+    bonus: the token to emit if all drafts are accepted; None: it is drawn.
+    noise(i, i): returns (seed, position) of a race on row i.
     """
 
     def __init__(
@@ -28,7 +32,7 @@ class Chain:
         self.tokens, self.logprobs, self.status = [], [], 0
 
     def readable(self, p, d):
-        """Return whether p has a probability of d; if not, the draft ends there."""
+        """Return whether p has a probability of d; if not, the drafts end there."""
         return not math.isnan(p.p[d]) and (p.valid or p.gathered)
 
     def pair(self, i, d, p):
@@ -57,7 +61,7 @@ class Chain:
     def end(self):
         """Emit the last token after all drafts were accepted.
 
-        It is the caller's bonus token, or a draw: from pi if the draft scored this position too, else from p.
+        It is the caller's bonus token, or a draw: from pi if the draft has a row for this position too, else from p.
         """
         i = len(self.tokens)
         if self.bonus is not None:
@@ -73,7 +77,7 @@ class Chain:
     def pair_after(self, i):
         """Return the Pair of rows after the last draft, or None.
 
-        It exists if the draft scored that position too and the rule needs it.
+        It exists if the draft has a row there and the rule needs it.
         """
         asks = self.bonus is None and self.end_row and self.rule in LAWS and self.rule != "exact"
         if not asks or not self.p(i).valid or self.drawn_from(i) is None:
@@ -85,7 +89,7 @@ class Chain:
 
     def draw(self, p, choices=()):
         """Draw the final token from the first of `choices` that has mass, else from p."""
-        if not p.valid or not (p.p > 0).any():  # the second happens with stats of another row
+        if not p.valid or not (p.p > 0).any():  # p may be all 0 if the stats are those of another row
             self.status |= INVALID_ROW
             return self.emit(p.fallback, math.nan)
         if p.greedy and not choices:

@@ -17,14 +17,14 @@ from .rules.one_step import law_of_row, one_step, pi_of
 def chain_law(p, q, gamma, *, method="token", rule="exact", alpha=None, p1=None, q1=None, end_row=False):
     """Return the distribution of the tokens that one step emits, {tokens: probability}.
 
-    len(tokens) - 1 drafts were accepted. Every tuple of drafts is enumerated, and the uniforms are integrated
-    analytically. p(prefix) -> [V] float64. q(prefix) -> [Vq] float64, or one id (a one-hot draft). p1, q1: the same
-    rows unscaled (T = 1, no filters), by default p and q. alpha: the rule's parameters, a number or a tuple; None: its
-    defaults. end_row: the draft also scored the position after its last draft.
+    Of these tokens, the last is the final one, and the others are accepted drafts. Every tuple of drafts is enumerated,
+    and the uniforms are integrated analytically. p(prefix) -> [V] float64. q(prefix) -> [Vq] float64, or one id (a
+    one-hot draft). p1, q1: the same rows unscaled (T = 1, no filters), by default p and q. alpha: the rule's
+    parameters, a number or a tuple; None: its defaults. end_row: whether the draft has a row after its last draft too.
 
-    Token method: x ~ q is accepted with probability accept(x), so the draft x is emitted with q(x) accept(x). With the
-    remaining mass of q, x is rejected and replaced by a draw from the rule's final distribution. Block method:
-    Pr[tau >= i | d] and the distributions of the final token are as in block.py.
+    Token method: x ~ q is accepted with probability accept(x), so the draft x is emitted with probability
+    q(x) accept(x). With the remaining mass of q, x is rejected and replaced by a draw from the rule's final
+    distribution. Block method: Pr[tau >= i | d] and the distributions of the final token are as in block.py.
     """
     if method == "race":
         raise ValueError("chain_law: method must be 'token' or 'block', got 'race': its tokens do not depend on drafts")
@@ -33,7 +33,7 @@ def chain_law(p, q, gamma, *, method="token", rule="exact", alpha=None, p1=None,
 
 
 class RowsAfter:
-    """The rows after a prefix, as arrays, and the rule."""
+    """The rows after each prefix, as arrays, and the rule."""
 
     def __init__(self, p, q, p1, q1, rule, alpha):
         self.rule, self.alpha = rule, alpha
@@ -110,7 +110,8 @@ def block_law(rows, gamma, end_row):
 
 
 def walked_chain_law(p, q, gamma, *, method="token", rule="exact", alpha=None, p1=None, q1=None, end_row=False):
-    """Compute chain_law by running verify_chain's reference on every tuple of drafts, with all decisions enumerated."""
+    """Return chain_law, computed by running the reference of verify_chain on every tuple of drafts and enumerating all
+    of its decisions."""
     from .verify_chain import METHODS
 
     rows = RowsAfter(p, q, p1, q1, *resolved("chain_law", method, rule, alpha))

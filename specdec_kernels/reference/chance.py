@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources of a verification walk's random decisions: given uniforms, or all branches in turn with their probabilities.
 
-A rule takes every decision from a `chance` object and never reads a uniform itself. So the same rule is checked with
-given uniforms, enumerated for its exact distribution, and measured for its margins in banded/.
+A rule takes every decision from a `chance` object and never reads a uniform itself. The same rule can therefore be
+checked with given uniforms, enumerated for its exact distribution, and measured for its margins in banded/.
 """
 
 import math
@@ -45,7 +45,7 @@ class GivenUniforms(Chance):
     def of_requests(cls, op, B, columns, seed, offset, uniforms):
         """Return an object for each of B requests with `columns` tests.
 
-        The uniforms are the given ones, or drawn by seed and offset; all are 0 without either.
+        The uniforms are the given ones, or are computed from seed and offset. Without either, all are 0.
         """
         if uniforms is None and seed is not None:
             tests = philox_uniforms(seed, offset, columns, DOMAIN_ACCEPT)
@@ -60,21 +60,22 @@ class GivenUniforms(Chance):
         return accepts(p, q, float(self.tests[column]) * lenience)
 
     def below(self, column, edge, seen=0.0):
-        """Return whether the uniform is below `edge`, given that it is not below `seen`."""
+        """Return whether the uniform is below `edge`. `seen`: it is known not to be below this."""
         return float(self.tests[column]) < edge
 
     def draw(self, w):
         return draw(w, self.final)
 
     def race(self, law, noise, place=0):
-        """Return the id that takes a place (from 0) in the race of a noise (seed, position); -1 if it has no mass."""
+        """Return the id at `place` (from 0) in the race with this noise (seed, position); -1 if fewer ids have mass."""
         keys = keys_of(law.p, law.log_p, *noise)
         order = ranked(keys)
         return int(order[place]) if place < len(order) else -1
 
 
 class Branches(Chance):
-    """One path through all decisions. script: the branch to take at each; after its end the first branch is taken."""
+    """One path through all decisions. script: the branch to take at each decision. After its end, the first branch is
+    taken."""
 
     def __init__(self, script):
         self.script, self.probability, self.taken, self.open = script, 1.0, [], []

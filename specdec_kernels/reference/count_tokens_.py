@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tokens that a step emitted, counted in the lists that penalties read."""
+"""Counting of the tokens that a step emitted, in the lists that penalties read."""
 
 from collections import Counter
 
@@ -14,8 +14,8 @@ MOST = (1 << 31) - 1
 def count_tokens_(ids, counts, tokens, num_tokens=None, row=None):
     """Count the tokens [B, n] in the lists ids and counts [S, H], in place; return status [B].
 
-    The new list is the H largest counts of the old entries and the emitted tokens together, of equal counts the lowest
-    ids, in ascending order of ids. This function raises nothing: like an op on a GPU it sets status.
+    A new list holds, in ascending order, the H ids with the largest counts among its old entries and the emitted tokens
+    together; of equal counts, the lowest ids. This function never raises: like an op on a GPU, it sets status.
     """
     S, H = ids.shape
     status = torch.zeros(len(tokens), dtype=torch.int32, device="cpu")
@@ -41,7 +41,7 @@ def count_tokens_(ids, counts, tokens, num_tokens=None, row=None):
 
 
 def is_list(ids, counts):
-    """Return whether ids ascend from 0 or more and end with -1, and have counts of at least 0."""
+    """Return whether ids ascend, are at least 0 up to padding of -1, and have counts of at least 0."""
     n = sum(v >= 0 for v in ids)
     return (
         ids[n:] == [-1] * (len(ids) - n)

@@ -14,7 +14,7 @@ IDS_END = 1 << 24
 
 
 def listed(rows):
-    """Return sparse or mapped Rows with the target id of each entry in `ids`; an entry without one is -inf."""
+    """Return sparse or mapped Rows with the target id of each entry in `ids`. An entry without an id becomes -inf."""
     if rows.ids is None and rows.vocab_map is None:
         return rows
     shape = rows.logits.shape
@@ -36,15 +36,16 @@ def width_of(rows):
 
 
 def renumbered(tokens, wide):
-    """Return the tokens and the new width, with ids of `wide` or more numbered wide, wide + 1, ... in their order.
+    """Return the tokens with ids of `wide` or more numbered wide, wide + 1, ... in their order, and the new width.
 
-    So rows stay short. No row lists such an id: p and q are 0 there, and it is never emitted."""
+    This keeps rows short. No row lists such an id: p and q are 0 there, and it is never emitted."""
     numbers = {v: wide + i for i, v in enumerate(sorted({v for v in tokens if wide <= v < IDS_END}))}
     return [numbers.get(v, v) for v in tokens], wide + len(numbers)
 
 
 def places_of(n, ids=None):
-    """Return a function id -> the places of its entries in a row of n entries. ids: [n]; None: entry v is that of v."""
+    """Return a function from an id to the places of its entries in a row of n entries. ids: [n]; None: entry v has id
+    v."""
     if ids is None:
         return lambda v: [v] if 0 <= v < n else []
     places = {}
@@ -54,12 +55,12 @@ def places_of(n, ids=None):
 
 
 def with_id(stats, ids):
-    """Return a row's stats. Those of a greedy row hold the place of its largest entry: puts the entry's id there."""
+    """Return a row's stats. If the row is greedy, the place of its largest entry is replaced by that entry's id."""
     return changed(stats, lambda at: ids[at])
 
 
 def with_place(stats, ids):
-    """Return the stats with the first place of the greedy id, the inverse of with_id()."""
+    """Return the stats with a greedy row's id replaced by the id's first place: the inverse of with_id()."""
     return changed(stats, lambda v: np.flatnonzero(ids == v)[0])
 
 

@@ -60,9 +60,9 @@ def beta_of(p, q, rho):
 def excess(p, q, k, rho):
     """Return f(rho) = 1 - (1 - beta)^k - rho * beta. The residual p - c min(q, p / rho) is nowhere negative iff f <= 0.
 
-    There are two equal forms, and the one without cancellation is used. If rho * beta is small, it is the form above.
-    Otherwise it is D - (1 - beta)^k with D = sum (p - rho q)+ = 1 - rho * beta, whose terms are both tiny if p is close
-    to q or k is large.
+    f has two equal forms, and the one without cancellation is used. If rho * beta is small, that is the form above.
+    Otherwise it is D - (1 - beta)^k with D = sum (p - rho q)+ = 1 - rho * beta. Both terms of this form are tiny if p
+    is close to q or k is large.
     """
     beta = beta_of(p, q, rho)
     if rho * beta < 0.5:
@@ -74,10 +74,10 @@ def excess(p, q, k, rho):
 def best_rho(p, q, k, level=0.0):
     """Find the smallest rho in [1, k] with f(rho) <= level by bisection -> (rho, beta, p_acc).
 
-    p, q: two distributions of one width. f does not increase, and f(1) >= 0 >= f(k). Between neighbouring ratios
+    p, q: two distributions of one width. f never rises with rho, and f(1) >= 0 >= f(k). Between neighbouring ratios
     p(x) / q(x), beta is a + b / rho, so f is smooth there. The piece with the crossing is found among the sorted
-    ratios, and the crossing in it by halving down to neighbouring floats. The upper one is returned, so f <= level
-    always holds. Disjoint distributions (beta = 0) give rho = k.
+    ratios. The crossing in it is found by halving down to two neighbouring floats. The upper one is returned, so that
+    f <= level always holds. Disjoint distributions (beta = 0) give rho = k.
     """
     if beta_of(p, q, 1.0) == 0:
         return float(k), 0.0, 0.0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-TINY = 2.0**-126  # smaller weights, relative to the row's largest, are lost in an op's float32 sums
+TINY = 2.0**-126  # an op's float32 sums lose weights that are smaller, relative to the row's largest
 Q_MAX = 1 + 1e-3  # a larger q is not a probability; between 1 and Q_MAX it is a rounded 1
 
 
@@ -20,8 +20,8 @@ class Law(NamedTuple):
     valid: bool  # the whole row can be drawn from
     greedy: bool
     fallback: int  # argmax of the finite entries, 0 if there is none
-    gathered: bool = False  # a row of probabilities: a test reads only p(d), so other invalid entries are not noticed
-    log_p: np.ndarray | None = None  # [V] ln p, for a row of logits: weights left after removals may underflow in p
+    gathered: bool = False  # a row of probabilities: a test reads only p(d), so invalid entries elsewhere go unnoticed
+    log_p: np.ndarray | None = None  # [V] ln p, for a row of logits; p may underflow for the ids that removals leave
     missing: bool = False  # the index of the row was out of range
 
     def log(self, v):
@@ -66,7 +66,7 @@ def law_of_logits(z, stats):
 
 
 def log_weights(z, stats):
-    """Return ln of the weights relative to the largest."""
+    """Return ln of each id's weight relative to the largest weight; -inf for ids that are not kept."""
     scale, cutoff, _, top = stats
     return np.where(z >= cutoff, (z - top) * scale, -np.inf)
 

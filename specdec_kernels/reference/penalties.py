@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Penalties: a row of logits as a request sees it after the tokens that were drafted before the row.
+"""Penalties on used tokens, applied to a row z of logits. They also count the tokens drafted before the row.
 
     e = z
     if seen(v):      e = e / r if e > 0 else e * r        repetition
@@ -48,7 +48,7 @@ class History(NamedTuple):
         return cls.of_list(penalties.ids[s].tolist(), counts, V, places)
 
     def after(self, window):
-        """Return the history once the window's tokens are emitted too. Ids outside the row are no entries of it."""
+        """Return the history after the window's tokens are emitted too. Ids outside the row are ignored."""
         seen, count = self.seen.copy(), self.counts.copy()
         places = self.places or places_of(len(seen))
         for v in window:
@@ -58,7 +58,7 @@ class History(NamedTuple):
 
 
 def penalised(z, history, repetition=1.0, frequency=0.0, presence=0.0):
-    """Return the row z [V] under penalties, in the dtype of z: each operation is rounded to it by itself."""
+    """Return the row z [V] after penalties, in the dtype of z. Each operation is rounded to this dtype by itself."""
     number = z.dtype.type
     r, f, s = number(repetition), number(frequency), number(presence)
     if not (r > 0 and np.isfinite([r, f, s]).all()):

@@ -20,20 +20,21 @@ def noise_of(seed, position, n):
 
 
 def keys_of(p, log_p, seed, position):
-    """Return the keys [V]; -inf where p is 0. log_p: ln p, or None."""
+    """Return the keys ln p(x) - ln E_t(x) of a row, [V]; -inf where p is 0. log_p: ln p; None: it is computed from
+    p."""
     with np.errstate(divide="ignore"):
         weights = np.log(p) if log_p is None else log_p
     return np.where(weights > -np.inf, weights + noise_of(seed, position, len(weights)), -np.inf)
 
 
 def ranked(keys):
-    """Return the ids with mass, the winner first; ties: the lowest id."""
+    """Return the ids with mass, by falling key: the winner first. Equal keys: the lowest id first."""
     order = np.argsort(-keys, kind="stable")
     return order[keys[order] > -np.inf]
 
 
 def of_tests(op, method, seed, offset, uniforms):
-    """Return (seed, offset, uniforms) for a method's tests. A race has no tests: all three are None."""
+    """Return (seed, offset, uniforms) for a method's tests. A race has no tests, so all three are None."""
     if method != "race":
         return seed, offset, uniforms
     if uniforms is not None:
@@ -42,8 +43,8 @@ def of_tests(op, method, seed, offset, uniforms):
 
 
 def request_noise(b, B, seed, offset, keys=None):
-    """Return a function (row, after) -> (seed, position) of the token `after` tokens after request b's first; None
-    without a seed.
+    """Return a function (row, after) -> (seed, position), for the token `after` tokens after request b's first. Return
+    None without a seed.
 
     seed, offset: [B] or [1]. Without an offset each row has its own key, keys[row]. Positions are int64 and wrap
     around."""
@@ -56,7 +57,7 @@ def request_noise(b, B, seed, offset, keys=None):
 
 
 def race(chain):
-    """Verify a chain: each row's winner is emitted, up to the first that was not drafted."""
+    """Verify a chain: emit the winner of each row, up to and including the first that was not drafted."""
     for i, d in enumerate([*chain.drafts, None]):
         if d is None and chain.bonus is not None:
             break

@@ -22,7 +22,7 @@ def residual(p, q, *, num_rows=None):
 
 
 def residual_weights(p, q):
-    """Return (p - q)+ of one row. q: a row of any width (missing ids have q = 0) or one drafted id (-1: none)."""
+    """Return (p - q)+ of one row p. q: a row of any width (missing ids have q = 0), or one drafted id (-1: none)."""
     w = positive(p)
     if np.ndim(q) == 0:
         if 0 <= q < len(w):

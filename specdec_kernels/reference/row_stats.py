@@ -44,7 +44,7 @@ def params_of_rows(n, *params):
 def stats_of_row(z, temperature, top_k, top_p, min_p, top_n_sigma):
     finite = z[np.isfinite(z)]
     top = float(finite.max(initial=-math.inf)) + 0.0  # -0 and +0 are the same logit, stored as +0
-    greedy = temperature < FLT_MIN  # the inverse of a subnormal number would overflow
+    greedy = temperature < FLT_MIN  # the inverse of a subnormal number may overflow
     scale = math.inf if greedy else float(np.float32(1 / temperature))
     if not len(finite) or np.isnan(z).any() or z.max() == math.inf:
         return scale, -FLT_MAX, math.nan, top
@@ -52,7 +52,7 @@ def stats_of_row(z, temperature, top_k, top_p, min_p, top_n_sigma):
         return scale, top, float(np.argmax(z)), top
 
     cutoff = -FLT_MAX
-    if top_n_sigma > 0:  # e >= max - n sigma; sigma is divided by the number of finite entries
+    if top_n_sigma > 0:  # e >= max - n sigma; sigma^2 is the mean over the finite entries
         cutoff = max(cutoff, float(np.float32(max(top - top_n_sigma * finite.std(), -FLT_MAX))))
     if min_p > 0:  # p(v) >= min_p * max p
         cutoff = max(cutoff, float(np.float32(max(top + temperature * math.log(min_p), -FLT_MAX))))
@@ -66,7 +66,7 @@ def stats_of_row(z, temperature, top_k, top_p, min_p, top_n_sigma):
 
 
 def masses(z, scale, top):
-    """Return (the distinct values c of z, largest first; mass{z >= c} of each)."""
+    """Return the distinct values c of z, largest first, and mass{z >= c} for each."""
     values, counts = np.unique(z, return_counts=True)
     values = values[::-1]
     return values, np.cumsum(counts[::-1] * np.exp((values - top) * scale))

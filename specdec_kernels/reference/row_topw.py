@@ -15,14 +15,14 @@ from .views import seen_rows
 
 
 class RowTopw(NamedTuple):
-    scores: torch.Tensor  # [N, w] float32: rounded first, then ordered
+    scores: torch.Tensor  # [N, w] float32: sorted after rounding
     ids: torch.Tensor  # [N, w] int64
 
 
 def row_topw(rows, score, w, *, num_rows=None):
     """Return the w best fl(score + ln p) of each row, largest first, lowest id first among equals, NaN last.
 
-    rows [N, V], score [N]. fl rounds to float32 once.
+    rows [N, V], score [N]. fl rounds to float32, once.
     """
     given = rows_of(rows)
     given = seen_rows(given, present(num_rows, len(given.logits)))

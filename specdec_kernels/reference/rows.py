@@ -12,7 +12,7 @@ SAMPLING_FIELDS = slice(1, 6)  # of Rows: those of registry.SAMPLING
 
 def rows_of(x, seen=True, draft=False):
     """Return x as Rows; None stays None. seen: whether the caller serves views. draft: whether x may be sparse or
-    mapped, which is then returned as entries.listed() does."""
+    mapped; such Rows are converted by entries.listed()."""
     if x is None or not isinstance(x, Rows):
         return x if x is None else Rows(x)
     if not (seen or x.penalties is x.bias is x.allowed is None):

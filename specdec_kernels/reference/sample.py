@@ -38,7 +38,7 @@ def sample(
     race=False,
     chance_type=GivenUniforms,
 ):
-    """Draw tokens, with the op's arguments. chance_type: the class that makes the draws."""
+    """Draw k tokens from each row, with the op's arguments. chance_type: the class that makes the draws."""
     given_rows = rows if isinstance(rows, Rows) else Rows(rows)
     N, n = len(given_rows.logits), present(num_rows, len(given_rows.logits))
     rows = seen_rows(rows_of(rows, draft=True), n)
@@ -69,7 +69,7 @@ def sample(
 
 
 def first_of_race(law, chances, noise):
-    """Return the first of a race, one for each chance object -> (tokens, logprobs). law: over ids."""
+    """Return the first ids of a race, one for each chance object, as (tokens, logprobs). law: over ids."""
     if not law.valid or not (law.p > 0).any():
         return [law.fallback] * len(chances), [math.nan] * len(chances)
     if law.greedy:
@@ -82,7 +82,8 @@ def first_of_race(law, chances, noise):
 def draw_row(entries, ids, law, chances, replacement):
     """Draw from one row, once by each chance object -> (tokens, logprobs).
 
-    entries: the Law over its entries, in whose order it is drawn. ids: their ids. law: the Law over ids."""
+    entries: the Law over the row's entries, in whose order the CDF is summed. ids: the ids of the entries. law: the Law
+    over ids."""
     tokens, logprobs = [], []
     w = entries.p
     for chance in chances:

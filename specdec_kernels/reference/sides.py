@@ -23,7 +23,7 @@ class Side(NamedTuple):
         return law_of_logits(z, stats)
 
     def exact(self, row):
-        """Return a row without rounding errors."""
+        """Return a row that has no rounding error."""
         return row
 
     def law(self):
@@ -63,7 +63,8 @@ class Verified(NamedTuple):
 
     @classmethod
     def of(cls, walks, B, width):
-        """Collect the output of the walks of the first of B requests; the others are not in use."""
+        """Collect the output of walks, one for each of the first requests. The rest of the B requests are not in
+        use."""
         out = cls(
             torch.full((B, width), -1, dtype=torch.int64, device="cpu"),
             torch.zeros(B, dtype=torch.int32, device="cpu"),

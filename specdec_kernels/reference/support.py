@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ids that a row's filters keep: those with z >= cutoff, a greedy row's argmax, none of an invalid row."""
+"""The ids that a row's filters keep: those with z >= cutoff. A greedy row keeps its argmax, an invalid row nothing."""
 
 from typing import NamedTuple
 

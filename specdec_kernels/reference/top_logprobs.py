@@ -24,7 +24,8 @@ class TopLogprobs(NamedTuple):
 def top_logprobs(rows, k, tokens=None, *, num_rows=None):
     """Return the k most likely ids of rows [N, V], and logprobs and ranks of tokens [N, m].
 
-    The largest logit comes first, the lowest id among equals, NaN last.
+    The largest logit comes first, the lowest id among equals, NaN last. The rank of a token is the number of ids whose
+    logits are at least its own; 0 for a token outside the row.
     """
     rows = rows_of(rows)
     rows = seen_rows(rows, present(num_rows, len(rows.logits)))

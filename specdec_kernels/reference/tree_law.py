@@ -18,7 +18,7 @@ from .tree_rules.request import Draft, Request, one_hot
 
 
 class Logs(NamedTuple):
-    """A row given by the logarithms of its weights, which may be too small for a float64 after a few draws."""
+    """A row given by the logarithms of its weights. After a few draws, the weights may be too small for a float64."""
 
     x: np.ndarray  # [V], not normalised
 
@@ -36,7 +36,7 @@ def logs(row):
 
 
 def tree_law(tree, p, q, method, one_hot_nodes=(), rule="exact", alpha=None, p1=None, q1=None):
-    """Return {emitted tokens: probability} of one given tree (B = 1), by enumeration of the method's decisions.
+    """Return {emitted tokens: probability} for one given tree (B = 1), by enumeration of the method's decisions.
 
     p(prefix) -> [V] float64 or Logs: the target's distribution after a tuple of tokens. q(prefix) -> [V] or Logs: the
     distribution that children were drawn from; None: one-hot drafts. one_hot_nodes: nodes that are one-hot drafts
@@ -87,7 +87,7 @@ def request_of(tree, p, q, method, one_hot_nodes, rule, p1=None, q1=None):
 
 
 def mixed(trees, p, q, method, rule="exact", alpha=None, p1=None, q1=None):
-    """Return the distribution over drawn trees. trees yields (tree, probability)."""
+    """Return the distribution of the emitted tokens over drawn trees. trees yields (tree, probability)."""
     law = defaultdict(float)
     for tree, probability in trees:
         for tokens, mass in tree_law(tree, p, q, method, rule=rule, alpha=alpha, p1=p1, q1=q1).items():
@@ -149,7 +149,7 @@ def grown_trees(q, widths, replacement):
 def children(row, width, replacement):
     """Return the ordered draws of `width` ids from one row: [(ids, probability)].
 
-    Without replacement a draw is shorter if nothing is left.
+    Without replacement, a draw has fewer ids if none is left to draw.
     """
     drawn = [((), 1.0)]
     for _ in range(width):

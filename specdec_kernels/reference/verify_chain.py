@@ -31,7 +31,7 @@ def token(chain):
         p = chain.p(i)
         if not chain.readable(p, d):
             chain.bonus = None
-            break  # the draft ends here
+            break  # the drafts end here
         accepted, rest = verify_draft(chain, i, d, p)
         if not accepted:
             return chain.draw(p, rest)
@@ -43,7 +43,7 @@ METHODS = {"token": token, "block": block, "race": race}
 
 
 class Batch:
-    """The rows of each request in a batch: one index of dense tensors, a slice of ragged ones."""
+    """The rows of each request in a batch: an index into dense tensors, or a slice of ragged ones."""
 
     def __init__(self, draft_tokens, cu_draft, max_draft):
         self.starts = None if cu_draft is None else cu_draft.tolist()
@@ -51,7 +51,7 @@ class Batch:
         self.G = draft_tokens.shape[1] if cu_draft is None else max_draft
 
     def rows(self, t, b, extra=0):
-        """Return request b's rows of a tensor that has `extra` rows per request after those of its drafts."""
+        """Return request b's rows of a tensor. extra: the rows per request that follow those of its drafts."""
         if t is None or self.starts is None:
             return t if t is None else t[b]
         return t[self.starts[b] + extra * b : self.starts[b + 1] + extra * (b + 1)]
@@ -72,7 +72,7 @@ class Batch:
         return tuple(all_padded(law, wide) for law in laws)
 
     def seen(self, own, rows, b, ids, positions):
-        """Return request b's own Rows as it sees them: the row of position i after the drafts before it."""
+        """Return request b's own Rows with its views. The window of position i is the drafts before it."""
         windows = [ids[:i] for i in positions]
         first = b * (self.G + 1) if self.starts is None else self.starts[b] + b
         at = [first + i for i in positions]
@@ -128,11 +128,11 @@ def verify_chain(
     num_requests=None,
     chance_type=GivenUniforms,
 ):
-    """Verify chains, with the op's arguments; rule and alpha are as in rules.per_request.
+    """Verify one chain of drafts per request, with the op's arguments. rule and alpha are as in rules.per_request.
 
-    The draft's row after its last draft is read if the draft has one more row per request and the rule defines a
-    distribution other than exact. It must then be filled wherever a request's draft may end. chance_type: the class
-    that makes a request's decisions.
+    The draft's row after the last draft is read if the draft has one more row per request and the rule defines a
+    distribution other than exact. This row must then be filled wherever a request's drafts may end. chance_type: the
+    class that makes a request's decisions.
     """
     if method not in METHODS:
         raise ValueError(f"verify_chain: method must be 'token', 'block' or 'race', got {method!r}")

@@ -53,20 +53,22 @@ def verify_tree(
 ):
     """Verify one tree of draft tokens per request, and return a VerifiedTree.
 
-    tree: (parents, tokens[, multiplicity, draft_nodes]), N nodes. target [B, M, V], draft [B, Mq, Vq]: M and Mq are N
-    unless the rows have indices.
+    tree: (parents, tokens[, multiplicity, draft_nodes]), N nodes. target: [B, M, V]. draft: [B, Mq, Vq]. M and Mq are N
+    unless the rows are given by index.
 
     Rows: node i has the target's row target.row[b, i], by default i. It was drawn from the draft's row draft.row[b, i],
-    by default its parent's number. A negative index of the draft's, or no draft at all, means a one-hot draft. An index
-    out of range is an invalid row.
+    by default its parent's number. If draft.row is negative, or there is no draft, the node is a one-hot draft. An
+    index out of range is an invalid row.
 
-    rule, alpha: as in verify_chain. A rule that defines a distribution replaces p at every node with children ("kseq",
-    "recursive", "recursive_without_replacement", "traversal"). It is made of p's row and the row that the first tested
-    child was drawn from. At a leaf the token is drawn from p. "thresholds" is for "target_only".
+    rule, alpha: as in verify_chain. With the methods "kseq", "recursive", "recursive_without_replacement" and
+    "traversal", a rule that defines a distribution replaces p by it at every node with children. The distribution is
+    computed from p's row and the row that the first tested child was drawn from. At a leaf the token is drawn from p.
+    The rule "thresholds" is for the method "target_only".
 
-    uniforms: [B, columns + 1], the tests first. For methods that test drafts ("kseq", "recursive", on a tree with
-    draft_nodes) columns = K * L, with draft k at level l in column k * L + l. For others columns = N, with node i's
-    test in column i ("target_only": a visited node's uniform in its own column).
+    uniforms: [B, columns + 1], those of the tests, then that of the final draw. If drafts are tested ("kseq" and
+    "recursive" on a tree with draft_nodes), columns = K * L, and draft k at level l uses column k * L + l. Otherwise
+    columns = N, and the test of node i uses column i. ("target_only" has one uniform per visited node, in that node's
+    column.)
 
     chance_type: the class that makes a request's decisions.
     """
@@ -133,8 +135,8 @@ class Nodes(NamedTuple):
     links: tuple | None
     target_row: torch.Tensor | None
     draft_row: torch.Tensor | None
-    depth: int  # an upper bound of an accepted node's depth: N - 1, or L with draft_nodes
-    columns: int  # columns of uniforms for the tests, without the final draw's
+    depth: int  # an upper bound of the depth of an accepted node: N - 1, or L with draft_nodes
+    columns: int  # columns of uniforms for the tests; the final draw's is not counted
 
     @classmethod
     def of(cls, tree, B, links, target_row, draft_row, tests_drafts):
@@ -147,7 +149,7 @@ class Nodes(NamedTuple):
         return cls(parents, tokens, draft_nodes, links, target_row, draft_row, depth, columns)
 
     def seen(self, target, draft, n):
-        """Return these trees and sides, where views are applied to the rows of the first n requests."""
+        """Return these trees and both sides, with views applied to the rows of the first n requests."""
         nodes, B = self, len(self.parents)
         rows = [self.rows(b, draft is not None) for b in range(B)]
         if is_seen(target):

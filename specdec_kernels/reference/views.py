@@ -15,7 +15,7 @@ def is_seen(rows):
 
 
 def unseen(rows, **changes):
-    """Return Rows without views and with other fields changed. Written-out rows are float64, unlike any argument."""
+    """Return Rows without views and with other fields changed. Written-out rows are float64; a caller's are not."""
     return rows._replace(**{"penalties": None, "bias": None, "allowed": None} | changes)
 
 
@@ -37,17 +37,18 @@ def allowed_ids(words, V, ids=None):
 def list_of(lists, row, requests, b, position):
     """Return the index of the list of request b at a position; -1: none.
 
-    requests: how many there are. position: its index among the positions of all requests."""
+    requests: their number. position: the index of the position among those of all requests."""
     if row is None:
         return b if len(lists) == requests else position
     return int(row.flatten()[b if row.dim() == 1 and len(row) == requests else position])
 
 
 def written_out(z, rows, windows, numbers, requests, positions=None, ids=None):
-    """Return rows z [n, V] in float32 with views applied: row i for request (or row) numbers[i], after windows[i].
+    """Return rows z [n, V] in float32 with views applied. Row i has the views of request (or row) numbers[i], after the
+    tokens windows[i].
 
-    rows: the side that has the views. requests: how many there are. positions: the index of each row's position among
-    those of all requests; None: a request has one. ids: [n, V], the ids of entries; None: their places."""
+    rows: the side that has the views. requests: their number. positions: the index of each row's position among those
+    of all requests; None: a request has one position. ids: [n, V], the ids of entries; None: entry v has id v."""
     if not is_seen(rows):
         return z
     seen = []
@@ -88,9 +89,9 @@ def seen_rows(rows, n):
 def seen_nodes(rows, parents, tokens, numbers, positions, n):
     """Return a tree's side as Rows by index, without views.
 
-    For each node i of the first n requests, row numbers[b][i] is written out with the views of position
-    positions[b][i]: its window is the tokens from the root to that position. Nodes with the same row and position share
-    the copy. An index out of range stays out of range. parents, tokens: [B, N]."""
+    For each node i of the first n requests, row numbers[b][i] is written out with the views of node positions[b][i]:
+    the window is the tokens from the root to that node. Nodes with the same row and position share one copy. An index
+    out of range stays out of range. parents, tokens: [B, N]."""
     (B, N), M = parents.shape, rows.logits.shape[1]
     logits = torch.zeros(B, N, rows.logits.shape[2], dtype=torch.float64, device="cpu")
     stats = None if rows.stats is None else torch.zeros(B, N, 4, dtype=torch.float32, device="cpu")
@@ -117,7 +118,7 @@ def seen_nodes(rows, parents, tokens, numbers, positions, n):
 
 
 def path(parents, tokens, node):
-    """Return the tokens from the root, without its own, to a node."""
+    """Return the tokens on the path from the root to a node, without the root's."""
     found = []
     while node > 0:
         found.append(tokens[node])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test anybody's sampler or verifier against the exact joint distribution of its tokens.
+"""Test any sampler or verifier against the exact joint distribution of its tokens.
 
     from specdec_kernels import testing
 
@@ -7,8 +7,8 @@
     def test_my_verifier(case):
         testing.assert_verifier(my_verify, case)
 
-A law, in these names, is the exact distribution of sequences of tokens: {tuple of tokens: probability}. Nothing here
-needs this library's ops, a GPU or pytest; ``specdec_kernels.testing.pytest_plugin`` has fixtures.
+In the names below, a law is the exact distribution of sequences of tokens: {tuple of tokens: probability}. Nothing here
+needs this library's ops, a GPU or pytest. Fixtures for pytest are in ``specdec_kernels.testing.pytest_plugin``.
 """
 
 from .laws import assert_law, check_law, check_tokens, complete_law, complete_tokens, enumerate_law, softmax

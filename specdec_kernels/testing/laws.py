@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exact distribution of plain decoding, by enumeration, and draws of sequences compared with a distribution."""
+"""The exact distribution of plain decoding, by enumeration, and comparisons of drawn sequences with a distribution."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Seed = int | Sequence[int] | np.random.Generator
 
 
 def softmax(row, tokens=(), temperature: float = 1.0) -> np.ndarray:
-    """Return the float64 softmax of a row of logits; a transform of ``enumerate_law`` as it is.
+    """Return the float64 softmax of a row of logits. It can be used as a transform of ``enumerate_law``.
 
     Args:
         row: [V] logits.
@@ -38,7 +38,7 @@ def softmax(row, tokens=(), temperature: float = 1.0) -> np.ndarray:
 
 
 def probabilities(op: str, model: Model, tokens: tuple, transforms: Sequence[Transform] = ()) -> np.ndarray:
-    """Return the distribution of the token after `tokens`, checked."""
+    """Return the distribution of the token after `tokens`. Raise if it is not one."""
     row = model(tokens)
     for transform in transforms:
         row = transform(row, tokens)
@@ -52,22 +52,22 @@ def probabilities(op: str, model: Model, tokens: tuple, transforms: Sequence[Tra
 def enumerate_law(model: Model, length: int, prompt: Sequence[int] = (), transforms: Sequence[Transform] = ()) -> Law:
     """Return the exact joint distribution of the next tokens of plain decoding.
 
-    Every sequence of positive probability is listed: V^length of them, so small vocabularies only. Whatever changes a
-    row from one position to the next belongs in ``transforms`` (temperature, a filter, penalties that count the tokens
-    so far); they are applied in order, to each row after its own tokens.
+    Every sequence of positive probability is listed. There may be V^length of them, so this is for small vocabularies
+    only. Temperature, filters, and penalties that count the tokens so far belong in ``transforms``. These are applied
+    in order, to each row with the tokens before it.
 
     Args:
-        model: a function of a tuple of tokens, the prompt first, that returns what follows: [V] probabilities, or
-            logits if a transform makes probabilities of them.
+        model: a function of a tuple of tokens, the prompt first, that returns a row [V] for the next token:
+            probabilities, or logits if a transform turns them into probabilities.
         length: how many tokens.
         prompt: the tokens before the first.
         transforms: functions of (row [V], tokens so far, the prompt first) that return a row [V].
 
     Returns:
-        dict ``{tokens: probability}``, float64; tokens are tuples of ``length`` ids, without the prompt.
+        dict ``{tokens: probability}`` of floats. Tokens are tuples of ``length`` ids, without the prompt.
 
     Raises:
-        ValueError: a row that is not probabilities; tokens and sum are named.
+        ValueError: a row is not probabilities; the text names the tokens and the sum.
 
     Example:
         >>> def no_repeats(row, tokens):
@@ -88,14 +88,14 @@ def enumerate_law(model: Model, length: int, prompt: Sequence[int] = (), transfo
 
 
 def complete_law(law: Law, model: Model, length: int) -> Law:
-    """Return the distribution of emitted tokens that plain decoding continues to ``length`` tokens.
+    """Return the distribution of emitted tokens after plain decoding has continued them to ``length`` tokens.
 
     A verification is lossless exactly if ``complete_law(law, model, length) == enumerate_law(model, length)`` up to
-    rounding, where ``law`` is that of the tokens it emits (``specdec_kernels.reference.chain_law``) and ``length`` is
-    the most it emits.
+    rounding. Here ``law`` is the distribution of the tokens that it emits (``specdec_kernels.reference.chain_law``),
+    and ``length`` is the largest number of tokens that it emits.
 
     Args:
-        law: {emitted tokens: probability}; longer ones are cut at ``length``.
+        law: {emitted tokens: probability}; sequences longer than ``length`` are cut.
         model: as for ``enumerate_law``, returning probabilities.
         length: how many tokens.
 
@@ -117,19 +117,19 @@ def complete_law(law: Law, model: Model, length: int) -> Law:
 
 
 def complete_tokens(tokens, model: Model, length: int, seed: Seed = 0) -> np.ndarray:
-    """Continue emitted tokens to ``length`` tokens by plain decoding: the drawn counterpart of ``complete_law``.
+    """Continue emitted tokens to ``length`` tokens by draws of plain decoding: ``complete_law`` for drawn tokens.
 
     Args:
         tokens: [N, L] integers padded with -1 (a tensor or an array), or a list of N token lists.
         model: as for ``enumerate_law``, returning probabilities.
-        length: how many tokens; what is longer is cut.
-        seed: of ``numpy.random.default_rng``, an int or a sequence of ints >= 0; or a generator.
+        length: how many tokens; longer rows are cut.
+        seed: a seed of ``numpy.random.default_rng`` (an int or a sequence of ints >= 0), or a generator.
 
     Returns:
         int64 array [N, length]. Tokens that the model cannot emit stay as they are, and their row is not continued.
 
     Raises:
-        TypeError, ValueError: tokens of another type or shape, or with pads before tokens; a row that is not
+        TypeError, ValueError: tokens of another type or shape, or with padding before tokens; a row that is not
         probabilities.
 
     Example:
@@ -169,7 +169,7 @@ def check_tokens(tokens, law: Law, *, alpha: float = ALPHA, fewest: float = FEWE
 
     Args:
         tokens: [N] or [N, L] integers padded with -1 (a tensor or an array), or a list of N token lists. A row without
-            its pads is one outcome, so that sequences of different lengths differ.
+            its padding is one outcome, so sequences of different lengths are different outcomes.
         law: {tuple of tokens: probability}.
         alpha, fewest, name: as for ``check_counts``.
 
@@ -177,7 +177,7 @@ def check_tokens(tokens, law: Law, *, alpha: float = ALPHA, fewest: float = FEWE
         Report
 
     Raises:
-        TypeError, ValueError: tokens of another type or shape, or with pads before tokens; as ``check_counts``.
+        TypeError, ValueError: tokens of another type or shape, or with padding before tokens; as ``check_counts``.
 
     Example:
         >>> check_tokens([[0, 1], [1], [1], [0, 1]] * 50, {(0, 1): 0.5, (1,): 0.5}).statistic
@@ -198,14 +198,15 @@ def check_law(
     fewest: float = FEWEST,
     name: str = "",
 ) -> Report:
-    """Compare what a sampler draws with an exact joint distribution.
+    """Compare the sequences that a sampler draws with their exact joint distribution.
 
     Args:
         draw: a function of int64 seeds [n] (a CPU tensor, all different) that returns n sequences, as ``check_tokens``
-            takes them; sequence i must be drawn by seed i. A sampler with a generator of its own uses ``len(seeds)``.
-        law: {tuple of tokens: probability}, for example by ``enumerate_law``.
+            takes them; sequence i must be drawn by seeds[i]. A sampler with a generator of its own may ignore the seeds
+            and draw ``len(seeds)`` sequences.
+        law: {tuple of tokens: probability}, for example from ``enumerate_law``.
         draws: how many sequences.
-        batch: the most that one call draws.
+        batch: the most sequences that one call of ``draw`` draws.
         seed: the first seed; the others follow it.
         alpha, fewest, name: as for ``check_counts``.
 
@@ -213,7 +214,7 @@ def check_law(
         Report
 
     Raises:
-        TypeError, ValueError: as ``check_tokens``; a draw of another number of sequences than of seeds.
+        TypeError, ValueError: as ``check_tokens``; ``draw`` returns a wrong number of sequences.
 
     Example:
         >>> law = enumerate_law(lambda tokens: [0.75, 0.25], 2)
@@ -234,7 +235,7 @@ def check_law(
 
 
 def assert_law(draw: Callable, law: Law, draws: int = 100_000, **options) -> Report:
-    """Raise AssertionError with the report's text unless what a sampler draws has the distribution.
+    """Raise AssertionError with the report's text unless a sampler's draws have the distribution.
 
     Args:
         draw, law, draws: as for ``check_law``.

@@ -10,8 +10,7 @@ import torch
 
 
 def token_rows(op: str, tokens) -> np.ndarray:
-    """Return a sampler's tokens as int64 [N, L] padded with -1. They may be a tensor, an array or a list of token
-    lists."""
+    """Return a sampler's tokens as int64 [N, L] padded with -1. tokens: a tensor, an array or a list of token lists."""
     if isinstance(tokens, torch.Tensor):
         tokens = tokens.detach().cpu().numpy()
     elif not isinstance(tokens, np.ndarray):

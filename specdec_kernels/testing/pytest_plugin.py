@@ -3,10 +3,10 @@
 ``-p specdec_kernels.testing.pytest_plugin``.
 
 - ``verification_case``: each of ``testing.cases()`` in turn.
-- ``assert_verifier``, ``assert_law``: the functions of ``specdec_kernels.testing``. The end of the test run lists every
-  comparison, with the smallest shift that it detects.
+- ``assert_verifier``, ``assert_law``: the functions of ``specdec_kernels.testing``. The end of the test run
+  lists every comparison, with the smallest shift that it detects.
 
-It is no entry point: that would import torch into every pytest run of the environment.
+The plugin is not registered as an entry point, which would import torch into every pytest run of the environment.
 """
 
 import pytest

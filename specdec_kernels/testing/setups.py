@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets and drafts on which wrong verification rules differ most from right ones."""
+"""Pairs of a target and a draft for which wrong verification rules differ most from right ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def by_position(model):
 
 
 def turned(*rows):
-    """Return a model with one row per position, rotated by the last token, plus a constant that changes nothing."""
+    """Return a model with one row per position, rotated by the last token. A constant is added to its logits, which
+    changes no probability."""
     return lambda tokens: np.roll(rows[len(tokens)], sum(tokens[-1:])) + 40.0 * len(tokens)
 
 
@@ -30,8 +31,8 @@ def ln(*p):
 
 
 def gap(g: float) -> Case:
-    """Both sides have their mass on three of five tokens and share two of these. All other logits lie g to 2 g
-    lower."""
+    """Return a case in which each side has its mass on three of five tokens, two of them in common. All other logits
+    lie g to 2 g lower."""
     p, q = [0.0, -0.9, -g, -0.5, -2 * g], [-g, 0.0, -0.5, -1.2, -g]
     return Case(
         f"gaps of {g:g}",
@@ -43,7 +44,8 @@ def gap(g: float) -> Case:
 
 
 def long_tail() -> Case:
-    """64 tokens, most of them improbable. Only two are possible as the bonus token, so that there are few sequences."""
+    """Return a case with 64 tokens, most of them improbable. Only two can be the bonus token, so that there are few
+    sequences."""
     tail = noise(8, 63, 0.5)(())
     p, q = (np.append(top, tail - np.log(63)) for top in (0.3, 1.0))
     bonus = np.full(64, NEVER)
@@ -58,7 +60,7 @@ def long_tail() -> Case:
 
 
 def forbidden() -> list[Case]:
-    """Some tokens have probability 0 on one side."""
+    """Return cases in which some tokens have probability 0 on one side."""
     return [
         Case(
             "supports that differ",
@@ -78,7 +80,7 @@ def forbidden() -> list[Case]:
 
 
 def cases() -> list[Case]:
-    """Return the setups of a target and a draft to test a verifier with, each with what it was made to find.
+    """Return the cases to test a verifier with: a target, a draft, and the errors that the case was made to find.
 
     Returns:
         list of ``Case``: vocabularies of 4 to 64 tokens, 1 to 3 drafted tokens, rows at temperature 1 without filters.

@@ -14,7 +14,7 @@ import torch
 
 ALPHA = 1e-6  # a right sampler fails one test in a million
 POWER = 0.99
-FEWEST = 10.0  # expected draws for a cell of its own
+FEWEST = 10.0  # an outcome with fewer expected draws has no cell of its own
 
 Law = Mapping  # {outcome: probability}
 
@@ -27,18 +27,18 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """The comparison of some draws with a distribution. It is true where the draws pass; ``str`` is its text.
+    """The comparison of some draws with a distribution. ``bool`` gives whether the draws pass, ``str`` the full text.
 
     Args:
-        p_value: the chi-square's; 0 where an impossible outcome was drawn.
-        statistic: the chi-square's; infinite where an impossible outcome was drawn.
+        p_value: of the chi-square test; 0 if an impossible outcome was drawn.
+        statistic: of the chi-square test; infinite if an impossible outcome was drawn.
         freedom: its degrees of freedom, the number of cells less one.
         draws: how many outcomes were counted.
-        detects: a sampler off by this much in total variation fails with probability 0.99 (see ``check_counts``).
+        detects: the total variation at which a wrong sampler fails with probability 0.99 (see ``check_counts``).
         alpha: the p-value below which draws fail.
-        rare: how many outcomes are expected too seldom for a cell of their own.
-        impossible: outcomes that were drawn although a right sampler never draws them, or not so often.
-        worst: the five cells furthest from what was expected, in standard deviations.
+        rare: how many outcomes have too few expected draws for a cell of their own.
+        impossible: outcomes that were drawn although a right sampler never draws them, or never so often.
+        worst: the five cells whose draws are furthest from the expected number, in standard deviations.
         name: what was tested.
         hint: which wrong rules the test was made for.
     """
@@ -68,7 +68,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """Return one line: verdict, p-value, smallest shift detected."""
+        """The report in one line: the verdict, the p-value, and the smallest shift that is detected."""
         found = f"{'pass' if self.passed else 'FAIL'}, p = {self.p_value:.2g} (fails below {self.alpha:g}), "
         found += f"{self.draws} draws detect a shift of {self.detects:.4f} in total variation"
         return f"{self.name}: {found}" if self.name else found
@@ -99,21 +99,23 @@ def check_counts(
     """Compare counted outcomes with their exact distribution.
 
     Outcomes expected fewer than ``fewest`` times share one cell; if that cell too is expected fewer than ``fewest``
-    times, it joins the smallest of the others. An outcome of probability 0 fails at once. So does a rare outcome that
-    was drawn far too often: of M outcomes, one expected e times and drawn k times fails if M P(Poisson(e) >= k) <
-    alpha / 1000. This finds what a shared cell hides: on peaked rows a wrong rule draws tokens of probability e^-50.
+    times, it joins the smallest of the others. The test fails at once if an outcome of probability 0 is drawn. It also
+    fails if a rare outcome is drawn far too often: of M outcomes, one that is expected e times and drawn k times fails
+    if M P(Poisson(e) >= k) < alpha / 1000. This finds errors that a shared cell hides: on peaked rows a wrong rule
+    draws tokens of probability e^-50.
 
-    A right sampler fails with probability ``alpha`` (and that thousandth). The smallest shift detected is derived: a
-    sampler whose cells are off by t in total variation has a chi-square of noncentrality at least 4 n t^2 (by
-    Cauchy-Schwarz: sum (p' - p)^2 / p >= (sum |p' - p|)^2), and ``detects`` is the t at which the noncentral chi-square
-    exceeds the critical value with probability 0.99. It speaks of cells: a shift within the shared cell is not seen.
+    A right sampler fails with probability ``alpha``, plus alpha / 1000 for rare outcomes. The smallest shift that is
+    detected is derived. For n draws of a sampler whose cells are off by t in total variation, the chi-square has a
+    noncentrality of at least 4 n t^2 (by Cauchy-Schwarz: sum (p' - p)^2 / p >= (sum |p' - p|)^2). ``detects`` is the t
+    at which the noncentral chi-square exceeds the critical value with probability 0.99. It refers to cells: a shift
+    between outcomes of the shared cell is not detected.
 
     Args:
         counts: {outcome: how often it was drawn}, or a sequence, outcome i drawn counts[i] times.
         law: {outcome: probability}, or a sequence of probabilities; they sum to 1.
-        alpha: fail where the p-value lies below it.
-        fewest: expected draws of a cell of its own.
-        name: what the report calls it.
+        alpha: the test fails if the p-value is below it.
+        fewest: the least number of expected draws for which an outcome has a cell of its own.
+        name: the name of the tested sampler in the report.
 
     Returns:
         Report
@@ -157,7 +159,7 @@ def passed(report: Report) -> Report:
 
 
 def shared(drawn, expected, rare, fewest):
-    """Return the cells, with the rare outcomes in one of them."""
+    """Return the draws and the expected draws of the cells, with all rare outcomes in one cell."""
     rest = drawn[rare].sum(), expected[rare].sum()
     drawn, expected = drawn[~rare], expected[~rare]
     if rest[1] >= fewest or not len(expected):
@@ -184,8 +186,8 @@ def upper_poisson(k, mean) -> np.ndarray:
 
 
 def chi_square_tail(x: float, freedom: int, noncentrality: float = 0.0) -> float:
-    """Return P(chi-square > x), with a relative error of 2e-9. A noncentral one is a mixture of central ones with
-    Poisson weights."""
+    """Return P(chi-square > x), with a relative error of 2e-9. A noncentral chi-square is summed as a mixture of
+    central ones with Poisson weights."""
     if freedom == 0:
         return 1.0
     half = noncentrality / 2
@@ -196,7 +198,8 @@ def chi_square_tail(x: float, freedom: int, noncentrality: float = 0.0) -> float
 
 
 def detected(freedom: int, n: float, alpha: float) -> float:
-    """Return the total variation that n draws detect with probability POWER; 1 (none) if there is one cell."""
+    """Return the total variation that n draws detect with probability POWER; 1 if there is only one cell, which detects
+    nothing."""
     return min(1.0, math.sqrt(needed(freedom, alpha) / n) / 2) if freedom else 1.0
 
 
@@ -208,7 +211,7 @@ def needed(freedom: int, alpha: float) -> float:
 
 
 def bisect(above, high: float) -> float:
-    """Return the place in [0, high] at which above() becomes true."""
+    """Return the point in [0, high] at which above() becomes true."""
     low = 0.0
     for _ in range(50):
         middle = (low + high) / 2

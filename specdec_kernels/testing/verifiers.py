@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A test of a verifier on rows of known distribution: its output against the exact joint distribution."""
+"""A test of a verifier on known rows: its emitted tokens are compared with their exact joint distribution."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Step(NamedTuple):
 
 
 class Side:
-    """The rows of one side after each prefix, as logits and as probabilities."""
+    """The rows of one side after every prefix, as logits and as probabilities."""
 
     def __init__(self, model: Model, transform: Transform):
         self.model, self.transform, self.known = model, transform, {}
 
     def rows(self, prefix: tuple) -> tuple[np.ndarray, np.ndarray]:
-        """Return float32 logits, and the float64 probabilities computed from these."""
+        """Return the float32 logits after a prefix, and the float64 probabilities computed from them."""
         if prefix not in self.known:
             logits = np.asarray(self.model(prefix)).astype(np.float32)
             self.known[prefix] = logits, np.asarray(self.transform(logits, prefix), dtype=np.float64)
@@ -63,15 +63,15 @@ class Side:
 
 @dataclass(frozen=True)
 class Case:
-    """A target and a draft of known rows. ``cases`` has some; write others for your engine's own filters.
+    """A target and a draft with known rows. ``cases()`` returns some; write others for your engine's own filters.
 
     Args:
-        name, finds: what it is called, and which wrong rules it was made for.
+        name, finds: the name of the case, and the errors that it was made to find.
         target: a function of the tuple of tokens so far that returns the target's logits [V]; rounded to float32.
-        draft: the same for the draft. Or a function that returns one id: the draft is then one-hot.
+        draft: the same for the draft; or a function that returns one id, which makes the draft one-hot.
         length: how many tokens are drafted.
         transform, draft_transform: (logits [V] float32, tokens so far) -> the probabilities that are sampled from; by
-            default the softmax. Filters, temperature and penalties go here; the verifier must apply them by itself.
+            default the softmax. Filters, temperature and penalties go here. The verifier must apply the same ones.
 
     Raises:
         ValueError: a length below 1.
@@ -111,10 +111,10 @@ class Case:
         return Side(lambda prefix: np.where(np.arange(width) == self.draft(prefix), 0.0, -np.inf), softmax)
 
     def law(self, expected: str = "target") -> Law:
-        """Return {tokens: probability} of what is emitted.
+        """Return the distribution of the emitted tokens, {tokens: probability}.
 
-        "target": ``length + 1`` tokens of the target itself. "token" (each draft tested by itself), "block": the tokens
-        of one step of that verification.
+        "target": of ``length + 1`` tokens of the target itself. "token" (each draft tested by itself) or "block": of
+        the tokens that one step of this verification emits.
         """
         p, q = self.p.probabilities, self.q.probabilities
         if expected == "target":
@@ -147,7 +147,7 @@ class Case:
 
 
 def generator(seeds: torch.Tensor, stream: str) -> np.random.Generator:
-    """Return the harness's own random generator for a batch and a use (``stream``). No verifier shares it."""
+    """Return a random generator for a batch and a purpose (``stream``). It is independent of the verifier's numbers."""
     return np.random.default_rng([int(seeds[0]) & (1 << 63) - 1, *stream.encode()])
 
 
@@ -163,7 +163,7 @@ def check_verifier(
     alpha: float = ALPHA,
     fewest: float = FEWEST,
 ) -> Report:
-    """Compare what a verifier emits with its exact joint distribution: accepted length and tokens together.
+    """Compare a verifier's output with its exact joint distribution: accepted length and tokens together.
 
     The rows of a case are known for every prefix, so the distribution is enumerated. Drafts are drawn from the draft's
     rows, the target's rows are those after each draft, and one step is verified.
@@ -171,13 +171,14 @@ def check_verifier(
     Args:
         verify: a function of a ``Step`` that returns the emitted tokens, the accepted drafts and one final token:
             [n, G+1] integers padded with -1 (a tensor or an array), or a list of n token lists. Request i must use
-            seed[i], or numbers that no other request or draft uses.
-        case: of ``cases()``, or one of your own.
+            seed[i], or random numbers that no other request and no draft uses.
+        case: one of ``cases()``, or one of your own.
         draws: how many requests are verified.
-        expected: the distribution. "target", whatever the rule: the emitted tokens, continued to G+1 tokens by draws
-            from the target's rows, are the target's own. "token" (each draft by itself: Leviathan et al. 2023, Chen et
-            al. 2023) or "block" (Sun et al. 2024): the emitted tokens have that rule's distribution, so that the
-            accepted length is tested too. Or a distribution of emitted tokens of your own.
+        expected: the distribution to compare with. "target", for any lossless rule: the emitted tokens, continued to
+            G+1 tokens by draws from the target's rows, must have the target's distribution. "token" (each draft by
+            itself: Leviathan et al. 2023, Chen et al. 2023) or "block" (Sun et al. 2024): the emitted tokens must have
+            the distribution of this rule, so that the accepted length is tested too. Or your own distribution of
+            emitted tokens.
         draft: a function of (draft logits [n, Vq] float32, seed [n], position) that draws the draft tokens [n], to
             test an engine's own drafter with its verifier; by default they are drawn here.
         batch: the most requests of one call.
@@ -217,7 +218,7 @@ def check_verifier(
 
 
 def assert_verifier(verify: Callable, case: Case, draws: int = 100_000, **options) -> Report:
-    """Raise AssertionError with the report's text unless what a verifier emits has its exact joint distribution.
+    """Raise AssertionError with the report's text unless a verifier's output has its exact joint distribution.
 
     Args:
         verify, case, draws: as for ``check_verifier``.
@@ -227,7 +228,7 @@ def assert_verifier(verify: Callable, case: Case, draws: int = 100_000, **option
         Report
 
     Raises:
-        AssertionError: the tokens fail; the text ends with the reason why the case was chosen.
+        AssertionError: the tokens fail; the text ends with the errors that the case was made to find.
         ValueError: as ``check_verifier``.
 
     Example:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Acceptance probability of a draft from two rows (Leviathan et al. 2023, Theorem 3.5)."""
+"""Acceptance probability of a draft, computed from two rows (Leviathan et al. 2023, Theorem 3.5)."""
 
 import math
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def acceptance_rate(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
         beta = sum_x min(p(x), q(x)) of each row, [...] float64.
 
     Raises:
-        TypeError, ValueError: p is no floating-point tensor, or the leading shapes differ.
+        TypeError, ValueError: p is not a floating-point tensor, or the leading shapes differ.
 
     Example:
         >>> acceptance_rate(torch.tensor([.5, .3, .2]), torch.tensor([.2, .5, .3])).item()   # doctest: +ELLIPSIS
@@ -59,7 +59,7 @@ def acceptance_rate_from_logits(target: Rows | torch.Tensor, draft: Rows | torch
             no filter).
 
     Returns:
-        [N] float64; NaN for a row that is no distribution (NaN, +inf or nothing finite).
+        [N] float64; NaN for a row that is not a distribution: it has NaN or +inf, or nothing finite.
 
     Raises:
         TypeError, ValueError: the text names the argument, what was wanted and what came.
@@ -82,9 +82,10 @@ def acceptance_rate_from_logits(target: Rows | torch.Tensor, draft: Rows | torch
 
 
 def race_acceptance(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """Return the probability that a race on q and the race on p have the same winner: the acceptance of one draft.
+    """Return the probability that a race on q and the race on p have the same winner, which accepts the draft.
 
-    Both races have the same noise: ``sample(race=True)`` and method "race". With several drafts more is accepted.
+    The draft is drawn by ``sample(race=True)`` and verified by the method "race", with the same noise. With several
+    drafts the acceptance probability is larger.
 
     Args:
         p, q: [..., V] and [..., Vq] probabilities.
@@ -106,12 +107,12 @@ def race_acceptance(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     p, q = float64_rows("race_acceptance", p, q, 1)
     order = torch.where(q > 0, p / q, torch.where(p > 0, math.inf, 0.0)).argsort(-1, descending=True)
     p, q = p.gather(-1, order), q.gather(-1, order)
-    after = q.flip(-1).cumsum(-1).flip(-1) - q  # of the tokens with a smaller p / q
+    after = q.flip(-1).cumsum(-1).flip(-1) - q  # the mass of the tokens with a smaller p / q
     return torch.where((p > 0) & (q > 0), 1 / (p.cumsum(-1) / p + after / q), 0.0).sum(-1)
 
 
 def _stats(op, name, rows) -> torch.Tensor:
-    """A side's stats, checked."""
+    """Return the stats of one side's rows, checked."""
     logits, sampling, stats, _, views = _rows.of_logits(op, name, rows)
     if views:
         _rows.refuse(op, name, rows, *_rows.VIEWS)

@@ -21,7 +21,7 @@ def deferral_rate(p: torch.Tensor, q: torch.Tensor, rule: str, alpha=None, p1=No
         ... "token_v3" the mass eta of the tokens that are not kept.
 
     Raises:
-        TypeError, ValueError: a rule that is no cascade, an alpha outside its range, rows of another kind or shape.
+        TypeError, ValueError: a rule that is not a cascade, an alpha outside its range, rows of another dtype or shape.
 
     Example:
         >>> p, q = torch.tensor([.5, .3, .2]).double(), torch.tensor([.2, .5, .3]).double()

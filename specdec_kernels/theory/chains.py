@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gain from one chain of drafts (Leviathan, Kalman, Matias 2023).
-
-The paper is "Fast Inference from Transformers via Speculative Decoding".
+"""Gain from one chain of drafts (Leviathan, Kalman, Matias 2023, "Fast Inference from Transformers via Speculative
+Decoding").
 
 alpha is the mean acceptance rate, gamma the number of drafted tokens, and c the cost of one draft step divided by that
 of one target step. The formulas assume that acceptances are independent with one rate alpha (section 3.1 of the paper).
@@ -34,7 +33,7 @@ def _check(op, **values):
 def expected_tokens(alpha: float, gamma: int) -> float:
     """Return the expected number of tokens of one target call.
 
-    Summed as 1 + alpha + ... + alpha^gamma, which needs no special case near alpha = 1.
+    The result is summed as 1 + alpha + ... + alpha^gamma, which needs no special case near alpha = 1.
 
     Args:
         alpha: mean acceptance rate, in [0, 1].
@@ -91,7 +90,7 @@ def alpha_for_tokens(tokens: float, gamma: int) -> float:
 def walltime_factor(alpha: float, gamma: int, c: float) -> float:
     """Return the expected speed-up over plain decoding.
 
-    Assumes that the target scores gamma + 1 positions in the time of one.
+    The formula assumes that the target scores gamma + 1 positions in the time of one.
 
     Args:
         alpha, gamma: as in expected_tokens.
@@ -119,7 +118,8 @@ def hierarchical_factor(
 ) -> float:
     """Return the expected speed-up over plain decoding if the draft model is itself decoded speculatively.
 
-    Assumes independent acceptances, and a draft model that scores inner_gamma + 1 positions in the time of one.
+    The formula assumes independent acceptances, and a draft model that scores inner_gamma + 1 positions in the time of
+    one.
 
     Args:
         alpha, gamma, c: of the draft model with the target, as in walltime_factor.
@@ -147,7 +147,7 @@ def hierarchical_factor(
 
 
 def operations_factor(alpha: float, gamma: int, c_hat: float) -> float:
-    """Return the factor by which arithmetic operations per token grow.
+    """Return the factor by which the arithmetic operations per emitted token grow.
 
     Args:
         alpha, gamma: as in expected_tokens.
@@ -177,7 +177,7 @@ def improves(alpha: float, c: float) -> bool:
         alpha, c: as in walltime_factor.
 
     Returns:
-        alpha > c. If it is true, gamma = 1 alone speeds up by (1 + alpha) / (1 + c).
+        alpha > c. If that holds, gamma = 1 already speeds up decoding by (1 + alpha) / (1 + c).
 
     Raises:
         ValueError: a parameter outside its range.
@@ -204,7 +204,7 @@ def best_gamma(alpha: float, c: float, max_gamma: int = 64) -> int:
         max_gamma: the largest gamma to consider.
 
     Returns:
-        The best of 0..max_gamma, the smaller one of equals; 0 means: do not draft.
+        The best of 0..max_gamma, the smallest among equals; 0 means that drafting does not pay.
 
     Raises:
         ValueError: a parameter outside its range.
@@ -220,8 +220,8 @@ def best_gamma(alpha: float, c: float, max_gamma: int = 64) -> int:
     best, tokens, power = 0, 1.0, 1.0
     for gamma in range(1, int(max_gamma) + 1):
         power *= alpha
-        # One more draft pays iff its survival probability alpha^gamma exceeds the price of a draft step at the current
-        # rate.
+        # One more draft pays iff the probability alpha^gamma that it is accepted exceeds the tokens that decoding emits
+        # in the time of a draft step, at the current rate.
         if not power * ((gamma - 1) * c + 1) > c * tokens:
             break
         best, tokens = gamma, tokens + power

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks and conversion of the rows of probabilities that this package takes."""
+"""Checks and conversion of the rows of probabilities that the functions of this package take."""
 
 import torch
 
@@ -7,7 +7,7 @@ __all__ = ["float64_rows"]
 
 
 def float64_rows(op, p, q, k):
-    """Return p and q in float64, padded to one width. Checks k and their dtypes and shapes."""
+    """Check k, and the dtypes and shapes of p and q. Return p and q in float64, padded with zeros to one width."""
     if k != int(k) or k < 1:
         raise ValueError(f"{op}: k must be an integer >= 1, got {k}")
     for name, x in (("p", p), ("q", q)):

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Acceptance of several drafts of one position, and of trees (Sun et al. 2023).
-
-The paper is "SpecTr: Fast Speculative Decoding via Optimal Transport".
-"""
+"""Acceptance of several drafts of one position, and of trees (Sun et al. 2023, "SpecTr: Fast Speculative Decoding via
+Optimal Transport")."""
 
 import math
 
@@ -45,7 +43,7 @@ def optimal_acceptance(p: torch.Tensor, q: torch.Tensor, k: int) -> torch.Tensor
 
 
 def kseq_guarantee(k: int) -> float:
-    """Return the share of the optimal acceptance that K-SEQ reaches at least.
+    """Return the share of the optimal acceptance that K-SEQ is guaranteed to reach.
 
     Args:
         k: drafts, an integer >= 1.
@@ -79,9 +77,9 @@ def multi_draft_acceptance(
     - "recursive": i.i.d. drafts. The residual r_j after j rejections does not depend on the tokens, so the result is
       1 - prod_j (1 - sum_x min(q, r_j)), in O(k V).
     - "recursive_without_replacement": k distinct drafts. All V^(k-1) ordered sets of rejected tokens are enumerated.
-      With `draws`, that many ordered sets are drawn for each row instead; the mean of their exact probabilities is an
-      unbiased estimate.
-    - "target_only": i.i.d. drafts merged, sum_x p(x) (1 - (1 - q(x))^k).
+      If `draws` is given, that many ordered sets are drawn for each row instead. The mean of their exact acceptance
+      probabilities is an unbiased estimate.
+    - "target_only": i.i.d. drafts, merged if equal: sum_x p(x) (1 - (1 - q(x))^k).
 
     Args:
         p, q: [..., V] and [..., Vq] probabilities.
@@ -141,7 +139,7 @@ def expected_tree_tokens(p, q, K: int, L: int, method: str, drawn: str = "iid") 
         The expected number of tokens, the final one included.
 
     Raises:
-        ValueError: `drawn` is something else.
+        ValueError: `drawn` is neither of these.
 
     Example:
         >>> rows = lambda t: [1/3, 2/3], lambda t: [2/3, 1/3]
@@ -180,7 +178,7 @@ def _distinct(r, q, k):
     kept, rest = r.clip(max=q), (r - q).clip(min=0)
     accepted = kept.sum()
     if k > 1 and rest.sum() > 0:
-        for x in (q > kept).nonzero()[0]:  # drawn and rejected with q(x) - min(q(x), r(x))
+        for x in (q > kept).nonzero()[0]:  # x is drawn and rejected with probability q(x) - min(q(x), r(x))
             left = q.copy()
             left[x] = 0
             if left.sum() > 0:

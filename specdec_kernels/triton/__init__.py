@@ -23,7 +23,7 @@ _libraries = []  # a registration lives as long as its library object
 
 
 def register(dispatch_key: str) -> None:
-    """Register these as the kernels of torch.ops.specdec.* for a dispatch key. They replace any others."""
+    """Register the Triton ops as the kernels of torch.ops.specdec.* for a dispatch key, in place of any others."""
     library = torch.library.Library("specdec", "IMPL", dispatch_key)
     override = {"allow_override": True} if "allow_override" in inspect.signature(library.impl).parameters else {}
     with warnings.catch_warnings():
@@ -34,9 +34,11 @@ def register(dispatch_key: str) -> None:
 
 
 def _parameters(op: str) -> tuple[Callable, list[str | tuple[str, ...]]]:
-    """Return the function named after the op, in the module of that name, and what its parameters after the first take:
-    names of arguments. A parameter `target` or `draft` takes the fields of GivenRows of that side, one that ends in
-    `views` those of GivenViews."""
+    """Return the Triton function of an op, and the names of the arguments that each of its parameters takes.
+
+    The function and its module have the op's name. The first parameter, which takes the results, is left out. A
+    parameter named after a side, such as `target`, takes all fields of GivenRows; one that ends in `views` takes all
+    fields of GivenViews."""
     function = getattr(importlib.import_module(f"{__package__}.{op}"), op)
     known = taken(op)
     names: list[str | tuple[str, ...]] = []
@@ -50,7 +52,7 @@ def _parameters(op: str) -> tuple[Callable, list[str | tuple[str, ...]]]:
 
 
 def refuser(op: str) -> Callable[[tuple], None]:
-    """Return a function of an op's arguments that raises if they give one that no parameter of Triton's takes."""
+    """Return a function that takes an op's arguments, and raises if one is given that the Triton op does not serve."""
     served = {x for name in _parameters(op)[1] for x in ((name,) if isinstance(name, str) else name)}
     others = [(i, x) for i, x in enumerate(taken(op)) if x.name not in served]
 
@@ -63,7 +65,7 @@ def refuser(op: str) -> Callable[[tuple], None]:
 
 
 def writer_of(op: str) -> Callable[[tuple | torch.Tensor, tuple], None]:
-    """Return a function of an op's results and arguments that fills the results."""
+    """Return a function that takes an op's results and arguments, and fills the results."""
     function, names = _parameters(op)
     pick, refuse = picker(op, names), refuser(op)
 
@@ -75,15 +77,16 @@ def writer_of(op: str) -> Callable[[tuple | torch.Tensor, tuple], None]:
 
 
 def op_of(op: str) -> Callable:
-    """Return the implementation of an op or overload, named as by dispatch.overloads().
+    """Return the implementation of an op or overload, given its name in dispatch.overloads().
 
-    The op of specdec_check checks the arguments and allocates the results; Triton's function fills them.
+    The op of the same name in specdec_check checks the arguments and allocates the results. The Triton function fills
+    them.
     """
     name, _, overload = op.partition(".")
     prepare = getattr(getattr(torch.ops.specdec_check, name), overload or "default")
     write = writer_of(name)
 
-    @torch.no_grad()  # or torch's own operations inside would return tensors that require grad
+    @torch.no_grad()  # otherwise torch's own operations inside would return tensors that require grad
     def call(*args, **out):
         results = prepare(*args, **out)
         write(tuple(out.values()) if out else results, args)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""budget (csrc/ops/budget/budget.h): one program. It stores the keys of all slots, and finds the key of the last one
-that is taken bit by bit."""
+"""budget (csrc/ops/budget/budget.h): one program. It stores the keys of all slots, then finds the key of the last slot
+to take, one bit of the key at a time."""
 
 import torch
 import triton
@@ -9,7 +9,7 @@ import triton.language as tl
 from .core import launch
 
 NO_KEY = tl.constexpr((1 << 63) - 1)
-TOP = tl.constexpr((1 << 31) - 1)  # all bits that a worth, which is not negative, may have
+TOP = tl.constexpr((1 << 31) - 1)  # the bits of a float32 that is not negative, as every worth
 
 
 @triton.jit
@@ -23,7 +23,8 @@ def lengths_of(num_drafts, b, B, G):
 
 @triton.jit
 def store_keys(survival, request_stride, draft_stride, num_drafts, slot_keys, B, G, BLOCK: tl.constexpr):
-    """Store the key of slot i of request b at i * B + b. Return the number of slots."""
+    """Store the key of slot i of request b at i * B + b. Return the number of slots. A larger survival has a smaller
+    key."""
     slots = tl.zeros([BLOCK], tl.int32)
     for begin in range(0, B, BLOCK):
         b = begin + tl.arange(0, BLOCK)
@@ -46,7 +47,7 @@ def store_keys(survival, request_stride, draft_stride, num_drafts, slot_keys, B,
 
 @triton.jit
 def up_to(slot_keys, last, B, G, BLOCK: tl.constexpr):
-    """Return how many keys are at most `last`."""
+    """Return the number of keys that are at most `last`."""
     n = tl.zeros([BLOCK], tl.int32)
     for begin in range(0, B * G, BLOCK):
         at = begin + tl.arange(0, BLOCK)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""build_tree (csrc/ops/build_tree/build_tree.h): a program per request. All pairs of drafts are compared in tiles."""
+"""build_tree (csrc/ops/build_tree/build_tree.h): a program per request.
+
+At each level, all pairs of drafts are compared in tiles. Drafts that continue from one node with the same token share
+the new node; the first of them is its leader."""
 
 import torch
 import triton

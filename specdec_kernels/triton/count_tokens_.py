@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""count_tokens_ (csrc/ops/count_tokens_/count_tokens_.h): a program per request. Pairs of tokens are compared in tiles,
-in place of sorting them."""
+"""count_tokens_ (csrc/ops/count_tokens_/count_tokens_.h): a program per request. Tokens are not sorted; all pairs of
+them are compared in tiles."""
 
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ class Tokens(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The distinct ids of a request that its list lacks, ascending, in arrays of n."""
+    """The new ids of a request: distinct, not in its list, in ascending order. Each field is an array of n."""
 
     id: Any
     times: Any  # how often each was emitted
@@ -38,7 +38,7 @@ class Step(NamedTuple):
 
 @triton.jit
 def emitted(tokens, b, n, BLOCK: tl.constexpr):
-    """Return how many of a request's tokens count."""
+    """Return the number of a request's emitted tokens; later entries are padding."""
     if tokens.num_tokens is not None:
         return tl.minimum(tl.maximum(tl.load(tokens.num_tokens + b).to(tl.int64), 0), n).to(tl.int32)
     else:
@@ -53,7 +53,7 @@ def emitted(tokens, b, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def load_tokens(tokens, b, i, end):
-    """Return the tokens of a request, int32; -1 for those that do not count."""
+    """Return the tokens of a request, int32; -1 for padding and for numbers that are no ids."""
     at = b * tokens.request_stride + i.to(tl.int64) * tokens.token_stride
     v = tl.load(tokens.data + at, mask=i < end, other=-1).to(tl.int64)
     return tl.where((v >= 0) & (v < TOKENS_END), v, -1).to(tl.int32)
@@ -77,8 +77,8 @@ def ids_in(ids, counts, H, BLOCK: tl.constexpr):
 
 @triton.jit
 def count_known(ids, counts, length, tokens, b, end, new_times, TILE: tl.constexpr):
-    """Add the tokens that the list has to its counts. Of each other id, store at its first token how often it was
-    emitted."""
+    """Count the tokens whose ids are in the list. For every other id, store in new_times, at its first token, how often
+    it was emitted."""
     lane = tl.arange(0, TILE)
     for begin in range(0, end, TILE):
         i = begin + lane
@@ -102,7 +102,7 @@ def count_known(ids, counts, length, tokens, b, end, new_times, TILE: tl.constex
 
 @triton.jit
 def collect_new(ids, length, tokens, b, end, new_times, step, TILE: tl.constexpr):
-    """Put the new ids in order. Return how many they are."""
+    """Put the new ids in ascending order in `step`. Return their number."""
     lane = tl.arange(0, TILE)
     fresh = tl.minimum(end, 0)
     for begin in range(0, end, TILE):
@@ -125,7 +125,7 @@ def collect_new(ids, length, tokens, b, end, new_times, step, TILE: tl.constexpr
 
 @triton.jit
 def up_to(counts, length, step, fresh, most, BLOCK: tl.constexpr):
-    """Return how many entries of the list and how many new ids have at most this count."""
+    """Return the number of entries, of the list and the new ids together, whose count is at most `most`."""
     n = tl.zeros([BLOCK], tl.int32)
     for begin in range(0, length, BLOCK):
         j = begin + tl.arange(0, BLOCK)
@@ -138,7 +138,7 @@ def up_to(counts, length, step, fresh, most, BLOCK: tl.constexpr):
 
 @triton.jit
 def count_at(counts, step, fresh, place, mask):
-    """Return the counts at places in the list and the new ids together, in ascending order of ids."""
+    """Return the counts at places in the merged list: its entries and the new ids, in ascending order of ids."""
     low = tl.zeros_like(place)
     high = low + tl.where(mask, fresh, 0)
     while tl.max((low < high).to(tl.int32), 0) > 0:
@@ -154,7 +154,8 @@ def count_at(counts, step, fresh, place, mask):
 
 @triton.jit
 def choose(counts, length, step, fresh, drop, BLOCK: tl.constexpr):
-    """Return the largest count that leaves, and the place from which on entries with that count leave."""
+    """Return the largest count of the `drop` entries to remove, and the place in the merged list from which on entries
+    with that count are removed."""
     below = tl.minimum(drop, 0).to(tl.int64) - 1
     most = below + 1
     few = up_to(counts, length, step, fresh, most, BLOCK) < drop
@@ -182,7 +183,7 @@ def choose(counts, length, step, fresh, drop, BLOCK: tl.constexpr):
 
 @triton.jit
 def remove_others(ids, counts, length, step, fresh, most, end, BLOCK: tl.constexpr):
-    """Remove the entries of the list, and the new ids, that do not stay. Return how many of each stay."""
+    """Remove the entries of the list and the new ids that choose() selected. Return how many of each remain."""
     lane = tl.arange(0, BLOCK)
     kept = tl.minimum(length, 0)
     for begin in range(0, length, BLOCK):
@@ -242,7 +243,7 @@ def insert(ids, counts, length, step, fresh, BLOCK: tl.constexpr):
 
 @triton.jit
 def list_of(row, b, S, BLOCK: tl.constexpr):
-    """Return the index of a request's list, and whether it is valid and no earlier request's."""
+    """Return the index of a request's list, and whether it is valid and not the list of an earlier request too."""
     if row is None:
         return b, b < S
     else:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""grow_tree (csrc/ops/grow_tree/grow_tree.h): a program per request. Pairs of candidates are compared in tiles. Then a
-block holds the key of each node and that of its next child."""
+"""grow_tree (csrc/ops/grow_tree/grow_tree.h): a program per request.
+
+It ranks the candidates of each level by comparing all pairs of them in tiles. Then it adds nodes one by one, the one
+with the smallest key first. A block holds the key of each node, another the key of each node's next child."""
 
 import torch
 import triton
@@ -17,7 +19,7 @@ INF = tl.constexpr(float("inf"))
 
 @triton.jit
 def load_candidates(log_q, tokens, level, k, K):
-    """Return the costs of candidates k, infinite for those that are left out, and their tokens."""
+    """Return the costs -log_q of candidates k and their tokens. A candidate that is left out has an infinite cost."""
     x = tl.load(log_q + level * K + k, mask=k < K, other=-INF)
     token = tl.load(tokens + level * K + k, mask=k < K, other=-1).to(tl.int64)
     return tl.where((x <= 0) & (token >= 0) & (token < IDS_END), 0.0 - x, INF), token
@@ -25,7 +27,8 @@ def load_candidates(log_q, tokens, level, k, K):
 
 @triton.jit
 def order_level(log_q, tokens, level, K, order, costs, TILE: tl.constexpr):
-    """Store the costs of a level's candidates, and the candidates by rank."""
+    """Store the costs of a level's candidates, and the candidates by rank. Only the best candidate of a token is
+    kept."""
     lane = tl.arange(0, TILE)
     for begin in range(0, K, TILE):
         k = begin + lane
@@ -61,7 +64,8 @@ def cost_of(key):
 
 @triton.jit
 def child_key(order, costs, cost, level, rank, parent, L, K):
-    """Return the key of a parent's child at a rank; NO_KEY if there is no such candidate."""
+    """Return the key of a parent's child at a rank; NO_KEY if there is no such candidate. From its highest bits down, a
+    key holds the cost of the path, the level, the rank and the parent."""
     k = tl.load(order + level * K + rank, mask=(level < L) & (rank < K), other=-1)
     total = cost + tl.load(costs + level * K + k, mask=k >= 0, other=INF)
     key = total.to(tl.int32, bitcast=True).to(tl.int64) << 32 | (level << 20 | rank << 10 | parent).to(tl.int64)
@@ -82,7 +86,7 @@ def grow_tree_kernel(
     tl.debug_barrier()
 
     node = tl.arange(0, NODES)
-    n = tl.minimum(b, 0).to(tl.int32)  # a tensor, since it changes in the loop
+    n = tl.minimum(b, 0).to(tl.int32)  # 0 as a tensor, since it changes in the loop
     keys = tl.zeros([NODES], tl.int64)  # of the nodes; the root's cost is 0
     frontier = tl.where(node == 0, child_key(order, costs, 0.0, n, n, n, L, K), NO_KEY)  # each node's next child
     n += 1

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The best rho of K-SEQ (csrc/ops/kseq_rho/kseq_rho.h), for ROWS pairs at once. One program makes all passes of the
-search, and from the second pass on reads the pair from the cache."""
+"""The best rho of K-SEQ, for ROWS pairs at once (csrc/ops/kseq_rho/kseq_rho.h has the derivation).
+
+The search is over t = rho * sum p / sum q. `under` is the sum U(t) = sum (p - t q)+, and rejected() is the probability
+r(t) that one draft is rejected. The result is the smallest t with f(t) = U(t) / sum p - r(t)^k <= 0. One program makes
+all passes of the search over a pair. From the second pass on, it reads the pair from the cache."""
 
 from typing import Any, NamedTuple
 
@@ -15,10 +18,10 @@ from .core.row import is_bad
 from .core.rows import entries
 from .row_stats import dist
 
-GUARD = tl.constexpr(2.0**-22)
-TIGHT = tl.constexpr(2.0**-21)
-LOOSE = tl.constexpr(2.0**-16)
-SMOOTH_PASSES = tl.constexpr(10)
+GUARD = tl.constexpr(2.0**-22)  # bound of the relative error of U
+TIGHT = tl.constexpr(2.0**-21)  # relative width of a bracket that is narrow enough
+LOOSE = tl.constexpr(2.0**-16)  # wider, but narrow enough if |f| is small there
+SMOOTH_PASSES = tl.constexpr(10)  # later passes have evenly spaced candidates, so the search ends whatever the rounding
 MOST_PASSES = tl.constexpr(24)
 
 
@@ -51,7 +54,8 @@ def both_weights(pairs, c, alive, S):
 
 @triton.jit
 def under_by_fours(x, y, t, S):
-    """Return (x - t y)+ of a chunk, summed over groups of four in float32. All further sums are in float64."""
+    """Return (x - t y)+ of a chunk as float64 [ROWS, WIDTH / 4], summed in float32 over groups of four. All further
+    sums are in float64."""
     w = tl.maximum(tl.fma(tl.broadcast_to(-t[:, None], y.shape), y, x), 0.0)
     if S.WIDTH >= 4:
         w = tl.sum(tl.reshape(w, [S.ROWS, S.WIDTH // 4, 4]), 2)
@@ -80,12 +84,13 @@ def rejected(t, under, p_mass, q_mass):
 
 @triton.jit
 def excess(t, under, p_mass, q_mass, k, guard):
-    """Return f [ROWS, points], for a sum that is larger by the share `guard`. Masses and k are [ROWS, 1]."""
+    """Return f [ROWS, points], with `under` enlarged by the share `guard`. Masses and k are [ROWS, 1]."""
     return under / p_mass * (1 + guard) - power(rejected(t, under, p_mass, q_mass), k)
 
 
 class Bracket(NamedTuple):
-    """Where f crosses 0: both ends, the sums there, and the sum's slopes outside of them. All are [ROWS, 1]."""
+    """An interval in which f crosses 0: both ends, U there, and the slopes of U before lo and after hi. All are
+    [ROWS, 1]."""
 
     lo: Any
     lo_under: Any
@@ -97,9 +102,9 @@ class Bracket(NamedTuple):
 
 @triton.jit
 def crossing(bracket, dip_lo, dip_hi, p_mass, q_mass, k):
-    """Return where f crosses 0, as a share of the bracket, rounded up to a multiple of 2^-10.
+    """Return the point where f crosses 0, as a share of the bracket, rounded up to a multiple of 2^-10.
 
-    The sum is taken to be min(w dip_lo, (1 - w) dip_hi) below its chord. All are [ROWS, 1]."""
+    At share w, U is assumed to lie min(w dip_lo, (1 - w) dip_hi) below its chord. All are [ROWS, 1]."""
     begin = bracket.lo * 0
     i = tl.arange(0, 32)[None, :]
     for turn in tl.static_range(2):
@@ -121,7 +126,7 @@ def column(x, m):
 
 @triton.jit
 def at_point(t, under, x):
-    """Return the sum at the candidate x [ROWS, 1]."""
+    """Return U at the candidate x [ROWS, 1]; `under` has U at the candidates t."""
     return tl.max(tl.where(t == x, under, -1.0), 1)[:, None]
 
 
@@ -138,7 +143,7 @@ def masses_of(pairs, alive, S):
 
 @triton.jit
 def clipped_sums(pairs, t, alive, S):
-    """Return sum (p - t q)+ at the four candidates t [ROWS, 4], in one pass."""
+    """Return U(t) = sum (p - t q)+ at the four candidates t [ROWS, 4], in one pass."""
     SUMS: tl.constexpr = S.WIDTH // 4 if S.WIDTH >= 4 else S.WIDTH
     s0 = tl.zeros([S.ROWS, SUMS], tl.float64)
     s1 = tl.zeros([S.ROWS, SUMS], tl.float64)
@@ -163,7 +168,7 @@ def clipped_sums(pairs, t, alive, S):
 def shrink(bracket, t, under, valid, going):
     """Move lo to the largest candidate with f > 0, and hi to the smallest one beyond it with f <= 0.
 
-    The slopes are then those from the point before lo, and to the point after hi."""
+    The slopes become those of U from the point before lo to lo, and from hi to the point after it."""
     lo, lo_under = bracket.lo, bracket.lo_under
     inside = going & (t > lo) & (t < bracket.hi)
     new = tl.maximum(tl.max(tl.where(inside & ~valid, t, 0.0), 1)[:, None], lo)
@@ -198,8 +203,8 @@ def still_open(bracket, p_mass, q_mass, k):
 
 @triton.jit
 def candidates(bracket, smooth, p_mass, q_mass, k):
-    """Return four points of the bracket: if `smooth`, around where f crosses 0 with the sum between its chord and
-    tangents, else evenly spaced."""
+    """Return four candidates inside the bracket. If `smooth`, they span the points where f crosses 0 if U follows its
+    tangents, and if it follows its chord. Otherwise they are evenly spaced."""
     width = bracket.hi - bracket.lo
     begin = bracket.lo * 0 + 0.2
     end = bracket.lo * 0 + 0.8
@@ -237,7 +242,7 @@ def search(pairs, t, last, p_mass, q_mass, k, alive, going, S):
 
 @triton.jit
 def kseq_search(pairs, k, alive, S):
-    """Return rho, beta and p_acc, [ROWS] float64. k is [ROWS] int64; a chunk of the wider row has S.WIDTH lanes."""
+    """Return rho, beta and p_acc, [ROWS] float64. k: [ROWS] int64. S.WIDTH: the lanes of a chunk of the wider row."""
     p_mass, q_mass = masses_of(pairs, alive, S)
     law = (p_mass > 0) & (p_mass < float("inf")) & (q_mass > 0)
     most = tl.maximum(k, 1)[:, None]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""residual: norm((p - q)+) as a row. One launch sums the chunks, a second one writes them."""
+"""residual: norm((p - q)+) as a row. One launch sums the chunks, and a second one writes the row."""
 
 import torch
 import triton
@@ -15,7 +15,7 @@ from .core.rows import entries, no_stats, one_hot, without
 
 @triton.jit
 def weights(target, draft, ids, n, c, exists, S):
-    """Return chunk c [ROWS] of the rows n: p's entries, p's weights, and (p - q)+."""
+    """Return chunk c of the rows n: p's entries, p's weights, and (p - q)+."""
     c = tl.zeros([S.ROWS], tl.int32) + c
     row = Dist(n * 0, n * 0 - 1, no_stats(n))
     q = row
@@ -52,7 +52,7 @@ def residual_write_kernel(target, draft, ids, N, count, p_sums, sums, maxes, pro
     first = tl.program_id(1) * per_program
     tl.store(mass + n, total, mask=within & (n * 0 + first == 0))
     rest = has_mass(total)
-    lost = ~rest & ~has_mass(p_total)  # p is invalid: the result is one-hot at its largest finite entry
+    lost = ~rest & ~has_mass(p_total)  # p is invalid: the result is one-hot at p's largest finite entry
     inverse = 1.0 / tl.where(rest, total, tl.where(lost, 1.0, p_total))
     most = tl.full([S.ROWS], -float("inf"), tl.float32)
     hot = tl.zeros([S.ROWS], tl.int32)

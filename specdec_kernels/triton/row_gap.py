@@ -15,8 +15,10 @@ from .row_stats import dist
 
 @triton.jit
 def sureness(side, d, z, w, S):
-    """Return a tile's part of the entropy, its largest entry, and whether the row is invalid. Entries of one id add up,
-    so rows with ids are measured as probabilities w."""
+    """Return a tile's part of the sum for the entropy, its largest entry, and whether the row is invalid.
+
+    z: entries; w: probabilities. In rows with ids of their own, entries of one id add up, so these rows are measured by
+    w."""
     if side.PROBS or side.ids.numbers is not None:
         bad = d.stats.log_norm != d.stats.log_norm
         if side.PROBS:
@@ -28,7 +30,7 @@ def sureness(side, d, z, w, S):
     else:
         scale = tl.where(d.hot >= 0, 1.0, d.stats.scale)
         x = scaled(z, each(d.stats.max, S)[:, None], each(scale, S)[:, None])
-        x = tl.maximum(x, -100.0)  # x is bounded where its weight is 0, so that their product is finite
+        x = tl.maximum(x, -100.0)  # below that its weight is 0; the bound keeps their product finite
         part = tl.where(z >= each(d.stats.cutoff, S)[:, None], weight_of(x * LOG2E) * -x, 0.0)
         bad = d.stats.log_norm != d.stats.log_norm
     return sum_of(part, S), max_of(finite_max(z), S), bad
@@ -95,6 +97,6 @@ def row_gap_kernel(target, draft, gaps, S: tl.constexpr):
 def row_gap(gaps, p, p_stats, q, q_stats, q_ids):
     if N := p.size(0):
         sides, table = row_pair(p, p_stats, q, q_stats, q_ids)
-        at_once = table.at_once if q_ids is None else max(1, table.at_once // 2)  # ids need registers
+        at_once = table.at_once if q_ids is None else max(1, table.at_once // 2)  # the search for ids takes registers
         sizes = table.sizes(ROWS=1, TOGETHER=at_once)
         launch.run(row_gap_kernel, (N,), table.walk_threads, *sides, gaps, S=sizes)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""row_stats: the four floats of a row from its chunk sums, with every filter (csrc/core/filters.h). One wide launch
-sums the chunks; in a second one, a program per row computes the four floats."""
+"""row_stats: the stats (four floats) of a row from its chunk sums, with every filter (csrc/core/filters.h).
+
+A wide launch sums the chunks. In a second launch, a program per row computes the stats."""
 
 import torch
 import triton
@@ -40,13 +41,14 @@ def temperature_of(side, b, mask):
 
 @triton.jit
 def is_cold(temperature):
-    """Return whether a row is greedy. A subnormal temperature counts as 0, since its inverse would overflow."""
+    """Return whether a row is greedy. A subnormal temperature counts as 0, since its inverse may overflow."""
     return (temperature >= 0) & (temperature < 1.1754943508222875e-38)
 
 
 @triton.jit
 def scale_of(temperature):
-    """Return 1 / T, rounded once, at most 2^126, so that 2 scale log2(e) is finite; infinity marks a greedy row."""
+    """Return 1 / T, rounded once; infinity for a greedy row. Otherwise it is at most 2^126, so that 2 log2(e) / T is
+    finite."""
     cold = is_cold(temperature)
     return tl.where(cold, float("inf"), (1.0 / tl.where(cold, 1.0, temperature).to(tl.float64)).to(tl.float32))
 
@@ -116,7 +118,7 @@ def filtered(side, b, block, T, scale, top, alive, S):
         if some(on):
             sum_kept(side, block, scale, cutoff, on, S)
             total = row_sum(side, block.at, top, scale, on, S)
-            # V logits below lo together weigh less than 1 - top_p of the total, so the cutoff is not below lo.
+            # Even V logits below lo together weigh less than 1 - top_p of the total, so the cutoff is not below lo.
             p = top_p.to(tl.float64)
             reach = tl.log(tl.zeros_like(p) + side.V) - tl.log(tl.where(on, (1.0 - p) * total, 1.0))
             lo = (top.to(tl.float64) - reach * T.to(tl.float64) * 1.000001).to(tl.float32)
@@ -128,7 +130,7 @@ def filtered(side, b, block, T, scale, top, alive, S):
 
 @triton.jit
 def sane(side, b, T, mask):
-    """Return whether the parameters are valid. Data on a device cannot raise, so others make the row invalid."""
+    """Return whether the parameters are valid. On a device an invalid one cannot raise; it makes the row invalid."""
     top_p = load_value(side.sampling.top_p, b, mask, 1.0)
     min_p = load_value(side.sampling.min_p, b, mask, 0.0)
     n = load_value(side.sampling.top_n_sigma, b, mask, 0.0)
@@ -162,13 +164,13 @@ def stats_of(side, b, block, exists, T, S):
 
 @triton.jit
 def read_stats(side, b, row, exists, T, S):
-    """Return the four floats of a row of each request. The sums of its kept logits by chunk stay in side.scratch."""
+    """Return the four floats of a row of each request. The chunk sums of the kept logits stay in side.scratch."""
     chunks = chunks_of(side)
     each_b = each_request(S)
     each_row = each(row, S)
     alive = each(exists, S)
     scale = scale_of(T)
-    scale = each(tl.where(scale == float("inf"), 1.0, scale), S)  # of a greedy row the sum serves only to find NaN
+    scale = each(tl.where(scale == float("inf"), 1.0, scale), S)  # a greedy row is summed only to find NaN
     cutoff = tl.zeros_like(scale) - FLT_MAX
     tl.debug_barrier()
     for begin in range(0, chunks, S.TOGETHER):
@@ -185,8 +187,8 @@ def read_stats(side, b, row, exists, T, S):
 
 @triton.jit
 def dist(side, b, row, index, there, GREEDY: tl.constexpr, S):
-    """Return the distributions of rows of the requests b, from their stats at `index` if given; nothing where they are
-    not `there`."""
+    """Return the distributions of rows of the requests b; no distribution where `there` is not set. Stats are read at
+    `index` if they are given, and computed otherwise. GREEDY: compute them at temperature 0."""
     if GREEDY:
         return from_stats(side, row, read_stats(side, b, row, there, tl.zeros([S.ROWS], tl.float32), S), there)
     elif side.PROBS or side.stats is not None:
@@ -206,7 +208,7 @@ def scan_kernel(rows, B, G, bonus, D, cu_draft, count, per_program, S: tl.conste
     else:
         scale = tl.load(rows.stats + index * 4, mask=exists, other=1.0)
         cutoff = tl.load(rows.stats + index * 4 + 1, mask=exists, other=0.0)
-    scale = tl.where(scale == float("inf"), 1.0, scale)  # of a greedy row the sum serves only to find NaN
+    scale = tl.where(scale == float("inf"), 1.0, scale)  # a greedy row is summed only to find NaN
     chunks = chunks_of(rows)
     first = tl.program_id(1) * per_program
     for c in range(first, tl.minimum(first + per_program, chunks)):
@@ -233,7 +235,7 @@ def stats_kernel(rows, B, G, bonus, D, cu_draft, count, out, S: tl.constexpr):
 
 
 def scan(rows, layout: launch.Layout, sampling, stats: torch.Tensor | None, store=launch.NO_STORE) -> Scratch:
-    """Return the largest finite logit and the sum of exponentials of every chunk of one side's rows."""
+    """Return a Scratch with the largest finite logit and the sum of exponentials of every chunk of one side's rows."""
     table = launch.table(rows.V)
     scratch = launch.scratch(rows, layout.rows, layout.slots, table.few if sampling.filters() else None)
     side = launch.rows(rows, stats=stats, sampling=sampling, scratch=scratch, layout=layout, store=store)
@@ -244,8 +246,8 @@ def scan(rows, layout: launch.Layout, sampling, stats: torch.Tensor | None, stor
 def find_stats(
     rows, layout: launch.Layout, sampling, store=launch.NO_STORE, stats: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, Scratch]:
-    """Return the stats [positions, 4] of one side, in `stats` if that is given, and the chunk sums that they are made
-    of."""
+    """Compute the stats [positions, 4] of one side, in `stats` if that is given. Return them, and the chunk sums of the
+    kept logits."""
     scratch = scan(rows, layout, sampling, None, store)
     stats = launch.empty(rows, (layout.rows, 4), torch.float32) if stats is None else stats
     side = launch.rows(rows, sampling=sampling, scratch=scratch, layout=layout, store=store)

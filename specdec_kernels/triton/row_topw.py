@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""row_topw (csrc/ops/row_topw/row_topw.h). The launches of row_stats find the largest logit of each chunk, which bounds
-its entries; then core/best_ids.py finds the best ids."""
+"""row_topw (csrc/ops/row_topw/row_topw.h): the launches of row_stats find the largest logit of each chunk, an upper
+bound of its entries. Then core/best_ids.py finds the best ids."""
 
 import torch
 import triton.language as tl
@@ -35,7 +35,7 @@ def put_best_kernel(rows, score, N, num_rows, found, w, scores, ids, BLOCK: tl.c
     order = tl.load(found + at, mask=exists, other=0)
     flat = is_flat(rows, score, n, exists)
     hot, own = hot_of(rows, n, exists), score_of(rows, score, n, exists)
-    place = tl.where(own > -float("inf"), 0, hot)  # of a greedy row's id: first, or among equals
+    place = tl.where(own > -float("inf"), 0, hot)  # of a greedy row's argmax: first, or by id if all worths are equal
     behind = tl.where(i - 1 < hot, i - 1, i)
     is_hot = (hot >= 0) & (i == place)
     id = tl.where((hot < 0) | (i < place), i, tl.where(is_hot, hot, behind))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sample: k draws from a row's distribution, independent or without replacement. After the launches of row_stats, a
-program per row draws, or a race is run (core/race.py)."""
+"""sample: k draws from a row's distribution, independent or without replacement.
+
+After the launches of row_stats, a program per row draws, or a race is run (core/race.py)."""
 
 import triton
 import triton.language as tl
@@ -48,8 +49,8 @@ from .row_stats import find_stats, scan
 
 @triton.jit
 def to_masses(rows, at, top, scale, exists, S):
-    """Make the chunk sums relative to the logit `top`; before, each is relative to its chunk's maximum. Return the
-    row's largest finite logit."""
+    """Rescale the chunk sums, each relative to its chunk's maximum, to be relative to the logit `top`. Return the row's
+    largest finite logit."""
     chunks = chunks_of(rows)
     most = start(-float("inf"), tl.float32, S)
     for begin in range(0, chunks, S.CHUNKS):
@@ -68,7 +69,7 @@ def to_masses(rows, at, top, scale, exists, S):
 def measure_anew(rows, n, stats, tokens, num_taken, on, S):
     """Sum rows of logits again without the drawn tokens. Return the largest logit that is left, and the total.
 
-    Chunk sums become relative to that logit, so nothing is lost however little is left."""
+    Chunk sums become relative to that logit, so they do not underflow however little is left."""
     chunks = chunks_of(rows)
     at = n * chunks
     finite_scale = tl.where(on, stats.scale, 1.0)
@@ -92,8 +93,8 @@ def measure_anew(rows, n, stats, tokens, num_taken, on, S):
 def put_known(
     rows, n, stats, most, invalid, fixed, tokens, logprobs, k, REPLACEMENT: tl.constexpr, DRAWS: tl.constexpr, S
 ):
-    """Write the results of rows that need no draw (`fixed`): a greedy row's argmax (only once if without replacement),
-    and the largest finite entry of an invalid row."""
+    """Write the results of rows that need no draw (`fixed`): the argmax of a greedy row (without replacement only
+    once), and the id of the largest finite entry of an invalid row."""
     greedy = is_greedy(stats, vocabulary(rows))
     largest = n * 0
     if some(invalid):
@@ -124,7 +125,7 @@ def draw(rows, n, stats, drawing, total, u, tokens, logprobs, k, REPLACEMENT: tl
     chunks = chunks_of(rows)
     at = n * chunks
     lane = tl.arange(0, S.WIDTH)[None, :]
-    # Chunk sums are relative to the row's largest logit, or to the largest one left when they were last summed.
+    # Chunk sums are relative to `unit`: the row's largest logit, or the largest one left when they were last summed.
     unit = stats.max
     measured = total
     for i in range(0, k):
@@ -147,8 +148,8 @@ def draw(rows, n, stats, drawing, total, u, tokens, logprobs, k, REPLACEMENT: tl
             left = total > 0
             token = tl.where(left, token, -1)
             logprob = tl.where(left, logprob, -float("inf"))
-            # The rest of the chunk is summed again and not found by subtraction: it may be far smaller than what was
-            # taken.
+            # The rest of the chunk is summed again. If it is far smaller than the weight of the drawn token, a
+            # subtraction would lose it to rounding.
             rest = tl.sum(tl.where(mine, 0.0, w), 1)
             tl.store(rows.scratch.sums + at + c, rest, mask=drawing & left)
         tl.store(tokens + n * k + i, token, mask=drawing)

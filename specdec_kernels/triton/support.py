@@ -14,7 +14,7 @@ WORD = tl.constexpr(32)
 
 @launch.kernel
 def put_bits_kernel(rows, N, index, M, num_rows, words, bits, kept, per_program, S: tl.constexpr):
-    """Pack the bits of every chunk, and count those that are set."""
+    """Pack the bits of every chunk, and write the number of set bits to `kept` [M, chunks]."""
     i = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
     exists = (i < M) & is_present(num_rows, i)
     n = i
@@ -43,7 +43,7 @@ def put_bits_kernel(rows, N, index, M, num_rows, words, bits, kept, per_program,
 
 @launch.kernel
 def list_ids_kernel(bits, words, kept, upto, M, chunks, ids, max_kept, per_program, S: tl.constexpr):
-    """List the ids whose bits are set. upto [M, chunks]: the number kept in a chunk and those before it."""
+    """List the ids whose bits are set. upto [M, chunks]: the number of ids kept up to the end of each chunk."""
     i = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
     lane = tl.arange(0, S.WIDTH)[None, :]
     first = tl.program_id(1) * per_program

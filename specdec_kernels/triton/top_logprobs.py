@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""top_logprobs (csrc/ops/top_logprobs/top_logprobs.h). A wide scan finds the best id of each chunk and counts ranks, a
-program per row lists the best ids (core/best_ids.py), and the last launch gathers their log-probabilities."""
+"""top_logprobs (csrc/ops/top_logprobs/top_logprobs.h): a wide launch finds the best id of each chunk and counts ranks.
+A program per row lists the best ids (core/best_ids.py). The last launch gathers log-probabilities."""
 
 import torch
 import triton
@@ -20,7 +20,8 @@ def logit_of(rows, n, id, inside):
 
 @launch.kernel
 def scan_orders_kernel(rows, N, num_rows, tokens, m, best, ranks, per_program, S: tl.constexpr):
-    """Write the best order of every chunk, and add to each token's rank the ids of the chunk whose logits reach its."""
+    """Write the best order of every chunk, and add to each token's rank the number of the chunk's ids whose logits are
+    at least the token's."""
     n = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
     exists = (n < N) & is_present(num_rows, n)
     chunks = chunks_of(rows)
@@ -40,7 +41,7 @@ def scan_orders_kernel(rows, N, num_rows, tokens, m, best, ranks, per_program, S
 def put_logprobs_kernel(
     rows, N, num_rows, source, k, ids, logprobs, ORDERS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Write ln p of the ids in `source` [N, k]. With ORDERS, it holds orders, and their ids are written too."""
+    """Write ln p of the ids in `source` [N, k]. ORDERS: `source` holds orders instead; their ids are written too."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     n = at // k
     exists = (n < N) & is_present(num_rows, n)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tree_mask (csrc/ops/tree_mask/tree_mask.h). One launch climbs from each node to the root and packs its ancestors, a
-second one writes the mask."""
+"""tree_mask (csrc/ops/tree_mask/tree_mask.h): one launch climbs from each node to the root and packs its ancestors, and
+a second one writes the mask."""
 
 from typing import Any, NamedTuple
 
@@ -14,7 +14,8 @@ from .core import launch
 from .core.arguments import values
 from .core.memory import load_value
 
-# For each number of a format: the dtype that writes the mask's bits, the bits of a visible key, those of a hidden one.
+# For each format number: the dtype in which the mask is written, the bits of a visible key, and those of a hidden
+# key.
 FORMATS = (
     (torch.bool, 1, 0),
     (torch.int32, 0, -(1 << 23)),
@@ -68,7 +69,7 @@ def climb_kernel(
     bits = tl.zeros([BLOCK], tl.int32)
     nodes = tl.zeros([BLOCK], tl.int32)
     j = tl.where(inside, i, -1)
-    # Parents come before children, so from a node below this word on, no ancestor is in it.
+    # Parents come before children, so once the climb is at a node below word w, no further ancestor is in the word.
     while tl.max((j >= 32 * w).to(tl.int32)) > 0:
         here = j >= 32 * w
         bits = tl.where(here & (j < 32 * w + 32), bits | (1 << (j - 32 * w).to(tl.int32)), bits)
@@ -89,8 +90,8 @@ def climb_kernel(
 
 @triton.jit
 def sees(ancestors, b, i, j, lengths, N, W, inside, NODES_ONLY: tl.constexpr):
-    """Return whether node i may attend to key j: a key of the tree if it is i or an ancestor, a key of the prefix if
-    i descends from the root."""
+    """Return whether node i may attend to key j. It may attend to itself and its ancestors, and to the prefix if it
+    descends from the root."""
     row = ancestors + (b * N + i) * W
     prefix = tl.zeros_like(b)
     start = prefix
@@ -123,13 +124,13 @@ def put_units_kernel(
     else:
         BITS: tl.constexpr = 8 if KIND == BYTE else 32
         bit = tl.arange(0, BITS)[None, :]
-        if KIND == BYTE:  # bytes of a request, whose rows have no gaps
+        if KIND == BYTE:  # units are bytes; there are no gaps between the rows of a request
             b = (unit // words)[:, None]
             e = (unit - unit // words * words)[:, None] * 8 + bit
             i = e // keys
             j = e - i * keys
             inside = exists[:, None] & (i < N)
-        else:  # words of a row
+        else:  # units are words; each row begins a new word
             row = (unit // words)[:, None]
             b = row // N + tl.zeros_like(bit)
             i = row - row // N * N
@@ -147,7 +148,7 @@ def tree_mask(results, parents, prefix_len, tree_start, num_keys, format):
     written, seen, hidden = FORMATS[format]
     out = mask.view(written)
     words = out.size(-1)
-    direct = nodes_only and packed  # packed ancestors without a prefix are the mask; else they are scratch
+    direct = nodes_only and packed  # without a prefix, the packed ancestors are the mask; otherwise they are scratch
     W = words if direct else launch.blocks(N, 32)
     ancestors = out if direct else torch.empty((B, N, W), dtype=torch.int32, device=parents.device)
     lengths = Lengths(values(prefix_len), values(tree_start))

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_chain: the stats of both sides if they are not given, then two launches. The first finds where each request
-stops and sums the chunks of (p - q)+ there; the second draws the last token from them. Requests by a rule or by block
-are verified in an extra launch before these (chain/by_rule.py). A race has three others (core/race.py)."""
+"""verify_chain: the launches of row_stats for sides without stats, then two launches.
+
+The first, stop_kernel, finds where each request stops and sums the chunks of (p - q)+ there. The second, final_kernel,
+draws the last token from these sums. Requests with a rule or the method "block" are verified in an extra launch before
+these two (chain/by_rule.py). A race has three launches of its own: those of core/race.py, and end_race_kernel."""
 
 from typing import Any, NamedTuple
 
@@ -38,11 +40,11 @@ from .rules.rule import rules_of
 
 
 class Stop(NamedTuple):
-    """What stop_kernel computes at the position where each request stops."""
+    """The results of stop_kernel at the position where each request stops."""
 
     removes: Any  # [B]: whether a rejection leaves (p - q)+
-    masses: Any  # [B, chunks] of (p - q)+, then of p
-    p_masses: Any
+    masses: Any  # [B, chunks]: chunk sums of (p - q)+; of p if no draft was rejected
+    p_masses: Any  # [B, chunks]: chunk sums of p, directly after `masses` in memory
     maxes: Any  # [B, chunks]: the largest finite entries of p's row
 
 
@@ -57,8 +59,8 @@ def serves(out, b, exists):
 
 @triton.jit
 def put_masses(target, draft, b, index, p, q, reads, takes, c, stop, draws, S):
-    """Write the sums of chunk c of p and of (p - q)+, and its largest entry. If p's chunk sums are at hand, p is read
-    only where q is subtracted."""
+    """Write the sums of chunk c of p and of (p - q)+, and p's largest finite entry there. If p's chunk sums are known,
+    p is read only where q is subtracted (`reads`)."""
     at = b * chunks_of(target) + c
     z, w = entries(target, b, p, tl.zeros([S.ROWS], tl.int32) + c, reads, False, S)
     p_mass = tl.sum(w, 1)
@@ -122,7 +124,7 @@ def stop_kernel(
 
 @triton.jit
 def draw_last(drafts, B, count, target, draft, random, out, stop, S):
-    """Draw the last token: from (p - q)+ if a draft was rejected, from p otherwise or if nothing is left."""
+    """Draw the last token: from (p - q)+ if a draft was rejected and that has mass, otherwise from p."""
     b = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
     exists = serves(out, b, (b < B) & is_present(count, b))
     x = request_of(drafts, b, exists)
@@ -192,7 +194,7 @@ class ChainRows:
             self.stats, self.scratch = find_stats(self.rows, self.layout, self.sampling, self.store)
 
     def argument(self, sums: bool = False):
-        """Return the rows as a kernel's argument. sums: with the rows' chunk sums, if read() just computed them."""
+        """Return the rows as a kernel's argument. sums: include the rows' chunk sums, if read() has computed them."""
         scratch = launch.NO_SCRATCH
         if sums and self.scratch is not None:
             scratch = self.scratch._replace(listed=None, few=None)
@@ -209,13 +211,13 @@ def layout_of(draft_tokens, cu_draft, max_draft, bonus_tokens, num_requests) -> 
 
 
 def draft_rows(given: GivenRows, views: Views, layout: launch.Layout, by_rule: bool, ids) -> ChainRows | None:
-    """Return the draft's rows, given the target's layout; None if all drafts are one-hot."""
+    """Return the draft's rows; None if all drafts are one-hot. layout: the target's."""
     if given.logits is None:
         return None
     B, positions = layout.B, given.logits if given.row is None else given.row
     ragged = layout.cu_draft is not None
     extra = int(B > 0 and positions.size(0) == layout.D + B) if ragged else int(positions.size(1) == layout.G + 1)
-    scored = extra if by_rule else 0  # only rules read the draft's row after the last draft
+    scored = extra if by_rule else 0  # only a walk by a rule reads the draft's row after the last draft
     return ChainRows(given, views, layout._replace(bonus=scored, extra=extra), ids)
 
 
@@ -228,7 +230,7 @@ def launch_by_rule(walk, target, draft, rules, random, out, masses, block: bool,
     )
     sides = target.argument(), launch.NO_ROWS if draft is None else draft.argument()
     plain = all(not x.rows.views.GIVEN.value and x.rows.ids is launch.NO_IDS for x in (target, draft) if x)
-    at_once = wider.at_once if plain else max(1, wider.at_once // 2)  # others need registers
+    at_once = wider.at_once if plain else max(1, wider.at_once // 2)  # views and ids take registers
     sizes = wider.sizes(ROWS=1, CHUNKS=launch.table(rows.V).chunks, TOGETHER=at_once)
     constants = {"BLOCK": block, "SCORES_END": draft is not None and draft.layout.extra == 1, "POSITIONS": positions}
     args = (target.layout.count, G, *walk, *sides, rules, random, out, places, masses)
@@ -236,7 +238,7 @@ def launch_by_rule(walk, target, draft, rules, random, out, masses, block: bool,
 
 
 def launch_exact(walk, target, draft, random, out, sums, positions: int) -> None:
-    """Launch the kernels of the exact rule. sums: memory for the sums of (p - q)+ and p, and p's largest entries."""
+    """Launch the kernels of the exact rule. sums: memory for `masses`, `p_masses` and `maxes` of Stop."""
     B, G, count, table = target.layout.B, target.layout.G, target.layout.count, launch.table(target.rows.V)
     q_side = launch.NO_ROWS if draft is None else draft.argument()
     threads = table.row_threads if draft and draft.rows.ids is not launch.NO_IDS else table.wide_threads
@@ -286,6 +288,6 @@ def verify_chain(
         sums = launch.empty(target.rows, (3, B, launch.table(target.rows.V).chunk_count), torch.float32)
         if ruled is not None:
             launch_by_rule(walk, target, draft, rules, random, out, sums[0], block, positions)
-        if not block:  # by the method "block", request_kernel has verified all requests
+        if not block:  # with the method "block", request_kernel has verified all requests
             launch_exact(walk, target, draft, random, out, sums, positions)
     put_absent(num_requests, *zip(results, (-1, 0, 0, 0)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_tree: one launch, in which a program walks the tree of its request and reads only the rows that it visits."""
+"""verify_tree: one launch. Each program walks the tree of its request and reads only the rows of visited nodes."""
 
 import torch
 import triton
@@ -52,7 +52,8 @@ class TreeRows:
         self.count, self.probs, self.stats = given.logits.size(1), given.kind == 1, given.stats
 
     def read_by_id(self, ids: torch.Tensor, tables: Tables, count) -> None:
-        """Write out rows with ids as they are seen. A row by number may be seen at several nodes: each gets a copy."""
+        """Write out rows that have ids, with their views. A row that is given by index may belong to several nodes,
+        each with views of its own; then every node gets a copy."""
         M, layout = self.count, launch.Layout(self.B, self.count, 0, 0, count=count)
         self.copied = self.rows.views.GIVEN.value and tables.draft_row is not None
         if not self.copied:
@@ -77,7 +78,7 @@ def launch_walk(tables, shape, count, D, target, draft, random, out, method) -> 
     table = table_of(rows.V, draft.rows) if draft else launch.table(rows.V)
     if launch.interpreted():
         sizes = table.sizes(ROWS=min(table.rows, launch.power_of_2(B)))
-    else:  # a walk needs many registers: one row, and 16 bytes per thread, 8 in traversal, which keeps two frames
+    else:  # registers are scarce: one row, and 16 bytes per thread (8 in traversal, which keeps two frames)
         narrowest = min(side.rows.data.itemsize for side in (target, draft) if side)
         at_once = THREADS * (8 if method == TRAVERSAL.value else 16) // narrowest // launch.CHUNK
         sizes = table.sizes(ROWS=1, TOGETHER=min(table.together, max(1, at_once)))

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference's results with a `margin`: the distance of the closest decision from going the other way.
+"""The reference's results with a `margin`: how far the closest decision was from its opposite.
 
-The unit is the error that a float32 evaluation may make there. Where margin > 1 an op must return the reference's
-tokens. Below 1 both answers are right.
+The unit of a margin is the error that a float32 evaluation may make in that decision. If margin > 1, an op must return
+the reference's tokens. Below 1, both answers are right.
 
-The rules run unchanged. Rows are Bands, which carry an error bound through arithmetic (band.py). Where arithmetic on
-Bands does not give the right bound, the reference's function is a @singledispatch function with a version for Bands
-here. The chance objects record how close each decision was (walks.py).
+The rules run unchanged. Rows are Bands, which carry an error bound through arithmetic (band.py). If arithmetic on Bands
+does not give the right bound, the reference's function is a @singledispatch function with a version for Bands here. The
+chance objects record how close each decision was (walks.py).
 """
 
 import math
@@ -41,7 +41,7 @@ def verify_tree(*args, **kwargs):
 
 
 def sample(rows, *args, **kwargs):
-    """Run the reference's sample, with the margin of the draws and, without given stats, of the filters."""
+    """Run the reference's sample. The margin is that of the draws and, if stats are not given, of the filters."""
     *out, margins = with_margins(plain_sample, rows, *args, **kwargs)
     rows = rows_of(rows, draft=True)
     N, n = len(rows.logits), present(kwargs.get("num_rows"), len(rows.logits))

@@ -21,7 +21,8 @@ class Band(np.lib.mixins.NDArrayOperatorsMixin):
         self.value, self.err = value, err
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
-        """Apply a ufunc, with the error to first order. Ufuncs not in ERRORS, as comparisons, return plain values."""
+        """Apply a ufunc, with the error to first order. Ufuncs not in ERRORS, such as comparisons, return plain
+        values."""
         values = [value_of(x) for x in inputs]
         value = getattr(ufunc, method)(*values, **kwargs)
         if ufunc not in ERRORS:
@@ -72,14 +73,14 @@ def times(err, x):
     return EXACT if err is EXACT else err * x  # exact even if x is infinite
 
 
-# ufunc -> function of (result, a, b, err of a, err of b). maximum and minimum suppose that one of the two is exact.
+# ufunc -> function of (result, a, b, err of a, err of b). maximum assumes that b is exact, minimum that a is.
 ERRORS = {
     np.negative: lambda x, a, da: da,
     np.add: lambda x, a, b, da, db: da + db,
     np.subtract: lambda x, a, b, da, db: da + db,
     np.multiply: lambda x, a, b, da, db: times(da, b) + times(db, a),
     np.true_divide: lambda x, a, b, da, db: (da + times(db, x)) / b,
-    # 0 where no rounding can change that the exact operand is the result
+    # The error is 0 if the exact operand is the result, and rounding cannot change that.
     np.maximum: lambda x, a, b, da, db: np.where(np.abs(a - b) * (x == b) > da, 0.0, da),
     np.minimum: lambda x, a, b, da, db: np.where(b - db >= a, 0.0, db)[()],
 }
@@ -88,8 +89,8 @@ ERRORS = {
 def rounding(x):
     """Return the relative error of a float32 evaluation of exp(x) / sum exp(x).
 
-    It is a few ulp for exp, the rounding of its argument, and the error of the normaliser. x [V]: ln of the weights
-    relative to the largest.
+    It is the sum of a few ulp for exp, the rounding of its argument, and the error of the normaliser. x [V]: ln of the
+    weights relative to the largest.
     """
     return EPS * (16 + 2 * np.where(x > -np.inf, np.abs(x), 0.0) + 3 * math.log(len(x)))
 
@@ -101,7 +102,7 @@ def _(row: Band, n):
 
 @summed.register
 def _(row: Band, ids, width):
-    """Sum the entries of each id. An op adds them one by one, in float32."""
+    """Sum the entries of each id. The error includes that of an op, which adds them one by one in float32."""
     value, err, number = (summed(x, ids, width) for x in (row.value, row.err, np.ones(len(ids))))
     return Band(value, err + EPS * value * np.maximum(number - 1, 0))
 
@@ -118,14 +119,14 @@ def _(q: Band):
 
 @normalised.register
 def _(w: Band):
-    """Normalise. The total's error is the sum of the errors, plus that of the summation."""
+    """Normalise. The error of the total is the sum of the entries' errors, plus the error of the summation."""
     total, share = w.value.sum(), normalised(w.value)
     return Band(share, (w.err + share * w.err.sum()) / total + share * SUM_EPS)
 
 
 @remaining.register
 def _(p: Band, log_p, gone):
-    """Return the remaining weights. For a row of logits their error too is relative to the largest id left."""
+    """Return the remaining weights. For a row of logits, their errors too are relative to the largest weight left."""
     w = remaining(p.value, log_p, gone)
     err = p.err.copy() if log_p is None else w * rounding(log_remaining(log_p, gone))
     err[gone] = 0.0

@@ -32,8 +32,8 @@ class Pair(pair.Pair):
 class Mix(pair.Mix):
     """A Mix with errors.
 
-    err: the error of pi beyond those of p and q. margin: the distance of the rule's decision from the opposite one, in
-    error bounds.
+    err: the error of pi in addition to those of p and q. margin: the distance of the rule's decision from the opposite
+    one, in units of the error bound.
     """
 
     def __new__(cls, a, b, err=0.0, margin=math.inf):
@@ -84,7 +84,7 @@ def _(rows: Pair, confidence, threshold, slack):
 
 @cascades.token_rule.register
 def _(rows: Pair, confidence, threshold):
-    """Return the Mix of a token rule. A token within err of the threshold may be kept or not."""
+    """Return the Mix of a token rule. A token closer to the threshold than the error may or may not be kept."""
     eta, kept = plain(cascades.token_rule)(rows, confidence, threshold)
     err = confidence.err + threshold.err
     if confidence is rows.p1.p:  # the threshold is computed from this row's largest entry

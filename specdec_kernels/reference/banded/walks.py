@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions with error bounds of rows and of the functions of verification; given uniforms that record how close each
-decision was."""
+"""Rows and functions of verification with error bounds, and given uniforms that record how close each decision was."""
 
 import math
 
@@ -21,7 +20,7 @@ RHO_LEVEL = 1e-6  # the largest |f(rho)| after an op's search, on the side where
 
 
 class Side(sides.Side):
-    """One side's rows with error bounds. `note` is called with the margin of each cutoff that is computed."""
+    """The rows of one side with error bounds. `note` is called with the margin of each cutoff that is computed."""
 
     note = staticmethod(lambda margin: None)
 
@@ -125,7 +124,8 @@ class GivenUniforms(chance.GivenUniforms):
         return mix
 
     def race(self, law, noise, place=0):
-        """Keys are float64, as an op's. Two that are next to each other in the order may change places by rounding."""
+        """Return the id in a place of the race. Note its margin: keys are float64, as in an op, and rounding may swap
+        two keys that are neighbours in the order."""
         keys = keys_of(value_of(law.p), law.log_p, *noise)
         x, order = super().race(law._replace(p=value_of(law.p)), noise, place), ranked(keys)
         for here, there in ((place - 1, place), (place, place + 1)):
@@ -164,7 +164,7 @@ def _(s: Band, r):
 
 
 class Rho(Band):
-    """rho* with an error bound; high: the highest rho that an op may find; c: p_acc / beta at high."""
+    """rho* with an error bound. high: the highest rho that an op may find. c: p_acc / beta at `high`."""
 
     def __init__(self, value, err, high, c):
         super().__init__(value, err)
@@ -175,8 +175,8 @@ class Rho(Band):
 def _(p: Band, q, k):
     """Return rho* as a Rho.
 
-    df = -(rho - k (1 - beta)^(k - 1)) dbeta - beta drho. dbeta is at most the summed errors of the smaller of q and
-    p / rho.
+    The error follows from df = -(rho - k (1 - beta)^(k - 1)) dbeta - beta drho. dbeta is at most the sum over ids of
+    the error of the smaller of q and p / rho.
     """
     a, b = normalised(p.value), normalised(value_of(q))
     rho, beta, _ = best_rho(a, b, k)

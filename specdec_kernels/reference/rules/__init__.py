@@ -29,19 +29,19 @@ __all__ = [
 def verify_draft(chain, i, d, p):
     """Test draft d at position i by the chain's rule -> (accepted, weights of the final draw after a rejection).
 
-    The weights are a tuple of choices, first choice first.
+    The weights are a tuple of alternatives: the token is drawn from the first that has mass.
     """
     return by_law(chain, i, d, p) if chain.rule in LAWS else TESTS[chain.rule](chain, i, d, p, *chain.alpha)
 
 
 def per_request(op, B, method, rule, alpha, positions=None):
-    """Return [(name, alpha)] of B requests.
+    """Return [(name, alpha)] for B requests.
 
     rule: a name or [B] codes. alpha: None (the rule's default), a number, a pair, [B] or [B, 2]. A length of 1 is
-    expanded to B. If a rule has two parameters and alpha one, the second is its default; extra ones are ignored.
+    expanded to B. If a rule has two parameters and alpha gives one, the second has its default. Extra ones are ignored.
 
     "synthetic" may have a rate for each of a chain's `positions`: alpha is then a tuple, or [B, positions]. If rule is
-    a tensor, alpha is [B, positions, 1 or 2], of which the other rules read the first position.
+    a tensor, alpha is [B, positions, 1 or 2], and other rules read only the first position.
     """
     if isinstance(rule, str):
         if rule not in RULES:

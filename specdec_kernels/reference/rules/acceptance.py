@@ -2,7 +2,8 @@
 """Rules that only change the test. They define no distribution in place of p, so they verify one token at a time.
 
 Each function takes (chain, i, d, p, *alpha): the draft d at position i, and p, the target's Law there. It returns
-(accepted, weights of the final draw after a rejection). The weights are choices, first choice first; () means p itself.
+(accepted, weights of the final draw after a rejection). The weights are a tuple of alternatives, the first choice
+first; () means p itself. p1 is p at T = 1 without filters.
 """
 
 import math
@@ -16,7 +17,7 @@ from .pair import DEFER
 
 
 def lenience(chain, i, d, p, l):
-    """Test with q scaled by l, but not in the residual (Leviathan et al. 2023, A.5).
+    """Test with q scaled by l; the residual has the unscaled q (Leviathan et al. 2023, A.5).
 
     For a greedy target the test is deterministic: p1(d) >= l max p1.
     """
@@ -58,7 +59,7 @@ def relaxed(chain, i, d, p, n, delta):
 
 
 def synthetic(chain, i, d, p, *rates):
-    """Accept at a given rate, one for each position or one for all, without reading the rows."""
+    """Accept at a given rate without reading the rows. rates: one for each position, or one for all."""
     rate = rates[i] if len(rates) > 1 else rates[0]
     return bool(d < chain.vocab and chain.chance.below(i, rate)), ()
 

@@ -2,8 +2,9 @@
 """Speculative cascades (Narasimhan et al. 2024, "Faster Cascades via Speculative Decoding").
 
 A cascade uses pi = T(q, p) instead of p. Confidences (maxima, entropies, thresholds) are read from the unscaled rows
-p1, q1; the mixture, TV and eta from the distributions as sampled. A rule keeps iff >=, so a tie keeps the draft and NaN
-defers. chow_log, diff_log and opt_log use the entropy instead of 1 - max.
+p1, q1. The mixture, TV and eta are computed from the distributions as sampled. A rule keeps the draft iff its
+confidence >= the threshold, so a tie keeps it and NaN defers. chow_log, diff_log and opt_log use the entropy instead of
+1 - max.
 """
 
 from functools import singledispatch

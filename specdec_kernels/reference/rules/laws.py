@@ -8,7 +8,7 @@ from ... import registry
 from . import cascades, lossy
 from .pair import DEFER
 
-LAWS = {  # name: (function of a Pair -> Mix, the rows that must be valid as a whole: "p", "q")
+LAWS = {  # name: (function Pair -> Mix, the rows of which every entry must be valid: "pq", or "" for none)
     name: (getattr(cascades, name), "pq") if hasattr(cascades, name) else (getattr(lossy, name), "")
     for name in registry.LAWS
 }
@@ -40,7 +40,7 @@ def pair_and_mix(chain, i, d, p):
 
 
 def by_law(chain, i, d, p):
-    """Test draft d -> (accepted, weights of the final draw after a rejection, first choice first)."""
+    """Test draft d -> (accepted, alternatives of weights for the final draw after a rejection, first choice first)."""
     known = pair_and_mix(chain, i, d, p)
     if known is None:
         return d == p.fallback, ()
@@ -49,7 +49,8 @@ def by_law(chain, i, d, p):
 
 
 def final(p, pair, mix, r=1.0):
-    """Return the choices of weights for the final token: (r pi - q)+, or pi if rounding leaves it no mass.
+    """Return the alternatives of weights for the final token: (r pi - q)+, then pi in case rounding leaves that no
+    mass.
 
     () means p itself.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that mix p and q without a confidence: exact, lossy speculative decoding (Tran-Thien 2023), the ensemble."""
+"""Rules that mix p and q without a confidence: exact, lossy speculative decoding (Tran-Thien 2023), and ensemble."""
 
 import math
 from functools import singledispatch
@@ -42,9 +42,10 @@ def inverse_beta(p, q, alpha):
     """Return (1 / beta, P, Q).
 
     t = 1 / beta in [0, 1] solves sum (t p - q)+ = R with R = sum (q - p / (1 - alpha))+; it is 0 if R = 0. The left
-    side is piecewise linear in t, and its pieces end at the ratios q / p. With the ratios sorted ascending, and P and Q
-    the sums of the first n entries, the root is t = (R + Q) / P for the n such that exactly the first n ratios are
-    below t. (Newton's method from t = 1 needs no sorting: it descends through such t and ends at the same one.)
+    side is piecewise linear in t, and its pieces end at the ratios q / p. Sort the ratios in ascending order, and let P
+    and Q be the sums of p and q over the first n entries. The root is t = (R + Q) / P for the n such that exactly the
+    first n ratios are below t. (Newton's method from t = 1 needs no sorting: its steps have this form, and they descend
+    to the same root.)
     """
     R = np.maximum(q - 1 / (1 - alpha) * p, 0.0).sum()
     some = p > 0

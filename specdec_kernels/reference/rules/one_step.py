@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Acceptance and output distribution of a rule for one draft and one pair of rows, without a walk.
 
-Rules that define a distribution are evaluated in closed form. Rules with a test are run on all decisions.
+Rules that define a distribution are evaluated in closed form. For the others, all decisions of their test are
+enumerated.
 """
 
 from functools import partial
@@ -48,7 +49,7 @@ def pi_of(p, q, rule="exact", alpha=(), p1=None, q1=None):
 
 
 def one_step(p, q, rule="exact", alpha=(), p1=None, q1=None):
-    """Return the OneStep of p [V] and q [Vq]. Not for greedy targets, for which lenience is another test."""
+    """Return the OneStep of p [V] and q [Vq]. p must not be greedy: lenience has another test for greedy targets."""
     pair = pair_of(p, q, p1, q1)
     p, q, pi = pair.p, pair.q, None
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greedy verification of a tree: follow the argmax while it was drafted; the first of equal siblings wins."""
+"""Greedy verification of a tree: follow the argmax as long as it was drafted. Of equal siblings, the first is taken."""
 
 from .step import descend
 

@@ -20,7 +20,7 @@ from .step import descend
 def kseq(request, chance):
     """Verify drafts drawn i.i.d. from one distribution per node.
 
-    A child drawn from another row than its first sibling is skipped.
+    A child that was drawn from another distribution than its first sibling is skipped.
     """
     return descend(request, chance, on_node, request.tests_of_drafts)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The race on a tree: each visited node's winner is emitted; a child with this token is the next node."""
+"""The race on a tree: the winner at each visited node is emitted, and a child with this token is visited next."""
 
 import math
 
@@ -8,7 +8,7 @@ from .step import Step
 
 
 def race(request, chance):
-    """Walk down from the root. The tokens do not depend on the tree, which decides only how many are emitted."""
+    """Walk down from the root. The tree decides only how many tokens are emitted; the tokens do not depend on it."""
     step = Step(request, chance)
     while True:
         node, depth = step.node, len(step.tokens)

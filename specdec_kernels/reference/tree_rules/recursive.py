@@ -17,9 +17,9 @@ def recursive(request, chance):
 
 
 def recursive_without_replacement(request, chance):
-    """Verify distinct children: each drawn from its row without its earlier siblings.
+    """Verify distinct children, each drawn from its row without the earlier siblings.
 
-    I.i.d. draws merged in order of first appearance are such children too.
+    I.i.d. draws that are merged in order of first appearance are such children too.
     """
     return descend(request, chance, without_replacement, request.tests_of_nodes)
 

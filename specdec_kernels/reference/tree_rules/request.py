@@ -10,9 +10,9 @@ import numpy as np
 class Draft(NamedTuple):
     """The distribution that a child was drawn from."""
 
-    q: np.ndarray  # [wide] probabilities, 0 where the row has none
-    valid: bool
-    whole: bool  # the whole row is valid; a test reads one entry of a probability row and does not notice others
+    q: np.ndarray  # [wide] probabilities, 0 for ids outside the row
+    valid: bool  # the row can be used in a test, which reads only one entry of a row of probabilities
+    whole: bool  # all entries of the row are valid
     hot: int | None = None  # the only token of a greedy row or of a one-hot draft
     log_q: np.ndarray | None = None  # [wide], for a row of logits
 
@@ -20,11 +20,15 @@ class Draft(NamedTuple):
 class Request:
     """A request's tree, and access to its rows.
 
-    wide = max(V, Vq): rows of both sides are padded with zeros to it. parents, tokens: N ids. target(node) -> Law
-    [wide]. draft(child) -> Draft. draft_row: for each node the index of the row it was drawn from; -1: one-hot at the
-    node's own token. draft_nodes [K][L] or None. links: (first_child, next_sibling), N ids each; None: node order.
-    rule: (name, alpha), which replaces p at nodes with children. unscaled(node, child) -> the Laws of p's row and of
-    the child's q row at T = 1 without filters. noise(node, depth) -> (seed, position) of a race.
+    wide: max(V, Vq), to which rows of both sides are padded with zeros.
+    parents, tokens: lists of N numbers.
+    target(node): returns the Law of the node's children, [wide]. draft(child): returns the child's Draft.
+    draft_row: for each node the index of the row that it was drawn from; -1: one-hot at the node's own token.
+    draft_nodes: [K][L] or None.
+    links: (first_child, next_sibling), N node numbers each; None: children are in node order.
+    rule: (name, alpha). A rule that defines a distribution replaces p by it at nodes with children.
+    unscaled(node, child): returns the Laws of p's row and of the child's row at T = 1 without filters.
+    noise(node, depth): returns (seed, position) of a race.
     """
 
     def __init__(

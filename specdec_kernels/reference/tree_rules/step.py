@@ -26,7 +26,7 @@ class Step:
     def pi(self, node, p, children):
         """Return the distribution that the rule uses instead of p at a node.
 
-        It is made of p and the row that the node's first child was drawn from. If either is invalid, it is p.
+        It is computed from p and the row that the node's first child was drawn from. If either is invalid, it is p.
         """
         rule, alpha = self.request.rule
         if rule not in LAWS or rule == "exact" or (p.greedy and rule == "lossy") or not children:
@@ -84,7 +84,7 @@ class Step:
         return r
 
     def end(self, p, rest, pi):
-        """Draw the final token from `rest`; from pi if rest is None or has no mass; else from p."""
+        """Draw the final token from the first of `rest` (unless it is None), pi and p that has mass."""
         if not p.valid or not (p.p > 0).any():
             return self.emit(p.fallback, math.nan, INVALID_ROW)
         if pi.greedy and rest is None:

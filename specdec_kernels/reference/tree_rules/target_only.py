@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Acceptance by the target's distribution alone, for trees drafted in any way (SGLang's tree kernel, thresholds 1).
 
-The children's probabilities p(c) divide [0, 1) into intervals, starting at 0, and one uniform is drawn. The child whose
-interval contains it is accepted: each with probability exactly p(c), however it was drafted. If it is in no interval,
-the token is drawn from p without the children. The rule "thresholds" divides the running sum by threshold_acc, and
-accepts a child as soon as p(c) >= threshold_single.
+The children have adjoining intervals of lengths p(c), starting at 0, and one uniform is drawn. The child whose interval
+contains the uniform is accepted: each with probability exactly p(c), however it was drafted. If the uniform is in no
+interval, the token is drawn from p without the children. The rule "thresholds" divides the running sum by
+threshold_acc, and accepts a child as soon as p(c) >= threshold_single.
 """
 
 import math

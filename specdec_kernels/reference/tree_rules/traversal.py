@@ -27,7 +27,7 @@ class Frame:
 
     def __init__(self, node, p, w, children, q=None, drawn=True, pi=None):
         self.node, self.p, self.w, self.children = node, p, w, children
-        self.q, self.drawn = q, drawn  # what its token was drawn from; drawn=False: invalid or empty, not subtracted
+        self.q, self.drawn = q, drawn  # its token was drawn from q; drawn=False: q is invalid or empty, not subtracted
         self.pi = pi or p
         self.r, self.gone = self.pi.p, []  # the current p_n, and the tokens of removed children
 
@@ -66,9 +66,9 @@ def opened(step, node, p, w, depth, *drawn):
 
 
 def first_child(step, top, depth):
-    """Take the first remaining child. Return its Frame, or None for a duplicate, a p that is NaN, or a weight of 0.
+    """Take the first remaining child. Return its Frame, or None if it is a duplicate, its p is NaN or its weight is 0.
 
-    A child of weight 0 is removed here. A NaN drops all remaining children.
+    A child of weight 0 is removed here. After a NaN, all remaining children are dropped.
     """
     child = top.children.pop(0)
     t = step.token(child)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_chain by a rule or by block (csrc/ops/verify_chain/{by_rule,token,block_verification}.h).
+"""verify_chain with a rule or the method "block" (csrc/ops/verify_chain/{by_rule,token,block_verification}.h).
 
 One program walks the positions of one request, so S.ROWS is 1.
 """
@@ -42,8 +42,9 @@ from ..rules.rule_dist import (
 from .draft_test import Drafts, Request, dist_at, load_drafts, request_of
 from .position import Position, get_position, look, put_position
 
-# States of resample(). TESTING looks for the last position that a block keeps. REST draws there from what is left of
-# pi, WHOLE from pi, PLAIN from p. LOST: nothing can be drawn. DONE: a token was chosen.
+# States of resample(). TESTING: the last position that a block keeps is not found yet. At this position, the token is
+# drawn from the residual of pi (REST), from pi (WHOLE) or from p (PLAIN), the first that has mass. LOST: none has mass.
+# DONE: a token was chosen.
 TESTING = tl.constexpr(0)
 REST = tl.constexpr(1)
 WHOLE = tl.constexpr(2)
@@ -53,7 +54,7 @@ DONE = tl.constexpr(5)
 
 
 class Left(NamedTuple):
-    """The weights (m pi - minus q)+ of a position."""
+    """The weights (m pi - minus q)+ at a position, from which a token may be drawn."""
 
     p: Any
     q: Any
@@ -69,7 +70,7 @@ def reads_p(left):
 
 @triton.jit
 def sum_left(target, draft, left, masses, sums, S):
-    """Return the sum of the weights in float64, NaN if p is invalid. The chunk sums stay in masses."""
+    """Return the sum of the weights in float64, NaN if p is invalid. The chunk sums stay in `masses`."""
     total = tl.full([S.ROWS], 0.0, tl.float64)
     chunks = chunks_of(target)
     b = each_request(S)
@@ -119,7 +120,9 @@ def argmax_finite(target, p, needed, S):
 
 @triton.jit
 def left_at(target, draft, position, state, hopeless, alpha, needed, S):
-    """Return the weights to draw from, and whether q is subtracted: (r pi - q)+ after a tested draft, else pi or p."""
+    """Return the weights to draw from, and whether they subtract q: (r pi - q)+ after a tested draft, else pi or p.
+
+    hopeless: the position is not kept in any case, so the sums that pi lacks are not computed."""
     pi = complete(target, draft, position.p, position.q, position.pi, alpha.first, needed & ~hopeless, S)
     alone = state == PLAIN
     form = tl.where(alone, MIXED, pi.form)
@@ -128,7 +131,7 @@ def left_at(target, draft, position, state, hopeless, alpha, needed, S):
     pi = Mixture(form, score_row, of_p, of_q, pi.threshold, pi.confidence_gap, pi.open)
     takes = position.tested & is_something(position.q) & (state <= REST)
     m = tl.where(takes, position.r, 1.0).to(tl.float32)
-    # If pi is p, a one-hot draft's token keeps no weight.
+    # If pi is p, the token of a one-hot draft must keep no weight at all, not even by rounding.
     one = tl.full([S.ROWS], 1.0, tl.float32)
     minus = tl.where(takes, tl.where(is_p(pi) & (position.q.hot >= 0), FLT_MAX, one), 0.0)
     return Left(position.p, position.q, pi, m, minus), takes
@@ -136,7 +139,8 @@ def left_at(target, draft, position, state, hopeless, alpha, needed, S):
 
 @triton.jit
 def stays_at(draft, b, position, hot, total, u):
-    """Return whether a block keeps position i: u < h_i (see resample)."""
+    """Return whether a block keeps a position, which it does if u < h_i (see resample). total: s_i, unless pi has only
+    the token `hot`."""
     r = position.r
     q_hot, _ = prob(draft, b, position.q, hot, hot >= 0)
     s = tl.where(hot >= 0, tl.maximum(r - draft_prob(q_hot), 0.0), total)
@@ -147,9 +151,9 @@ def stays_at(draft, b, position, hot, total, u):
 def resample(drafts, x, i, status, target, draft, positions, masses, random, alpha, block, S):
     """Return the position where the walk ends, the final token there, its ln p, and the status.
 
-    A block ends at the last i with u < h_i, where h_i = s_i / (s_i + 1 - r_i) and s_i = sum (r_i pi_i - q_i)+; after
-    the last draft h = r. The token is drawn from (r pi - q)+ after a tested draft. If there was none, or nothing is
-    left, it is drawn from pi, and if that has no mass from p."""
+    A block ends at the last i with u < h_i, where h_i = s_i / (s_i + 1 - r_i) and s_i = sum (r_i pi_i - q_i)+. After
+    the last draft h_i = r_i. The final token is drawn from (r pi - q)+ if a draft was tested there. If none was, or
+    this has no mass, it is drawn from pi, and if pi has no mass, from p."""
     columns = drafts.G + 1
     v = uniform_of(random, x.b, drafts.G, columns, DOMAIN_FINAL, x.b * 0, x.b >= 0)
     state = tl.where(block & (i > 0), TESTING, REST)
@@ -191,10 +195,11 @@ def resample(drafts, x, i, status, target, draft, positions, masses, random, alp
 
 @triton.jit
 def walk(drafts, x, target, draft, positions, random, rules, rule, alpha, block, SCORES_END: tl.constexpr, S):
-    """Walk until a position is rejected or, in a block, cannot be reached. Return the position and the status bits.
+    """Walk until a draft is rejected or, in a block, the next position cannot be reached. Return the position and the
+    status bits.
 
-    In a block r_0 = 1, r_i = min(1, r_(i-1) pi_(i-1)(d_i) / q_(i-1)(d_i)). If a lower bound of pi already accepts the
-    draft, or makes the next r 1, the sums that pi lacks are not computed."""
+    In a block r_0 = 1 and r_i = min(1, r_(i-1) pi_(i-1)(d_i) / q_(i-1)(d_i)). The sums that pi lacks are not computed
+    if its lower bound already accepts the draft, or already makes the next r 1."""
     i = x.b * 0
     r = tl.full([S.ROWS], 1.0, tl.float64)
     status = tl.full([S.ROWS], 0, tl.int32)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drafts of requests, and a test of all of them at once, which finds where each request stops and its status
-(csrc/ops/verify_chain/verify_chain.h); and the end of a race (race.h), whose test is whether a draft won."""
+"""The drafts of requests, and a test of all of them at once (csrc/ops/verify_chain/verify_chain.h). It finds where each
+request stops, and its status. In a race (race.h), the test of a draft is whether it is the winner of its row."""
 
 from typing import Any, NamedTuple
 
@@ -19,8 +19,8 @@ from ..row_stats import dist
 class Given(NamedTuple):
     """The arguments of a call that describe its drafts."""
 
-    tokens: Any
-    cu_draft: Any  # None: every request has G drafts
+    tokens: Any  # [B, G], or [D] if ragged
+    cu_draft: Any  # [B+1] if ragged; None: every request has G drafts
     bonus_tokens: Any  # None: the bonus token is drawn
 
 
@@ -50,7 +50,7 @@ class DraftTest(NamedTuple):
     d: Any  # drafts [ROWS, POSITIONS]
     log_p: Any
     n: Any  # number of accepted drafts
-    removed: Any  # whether a rejection leaves (p - q)+
+    removed: Any  # whether a draft was rejected and its q is valid, so that (p - q)+ is left
     status: Any
 
 
@@ -74,7 +74,7 @@ def load_drafts(drafts, x, i, mask):
 
 @triton.jit
 def index_of(side, drafts, x, i):
-    """Return the index of position i among all positions: a request has G + extra, or g + extra if ragged."""
+    """Return the index of position i among all positions. A request has G + extra of them, or g + extra if ragged."""
     if drafts.given.cu_draft is None:
         return x.b * (drafts.G + side.extra) + i
     else:
@@ -94,7 +94,8 @@ def row_at(side, drafts, x, i, there):
 
 @triton.jit
 def has_number(side, drafts, x, i, there):
-    """Return whether a position has a row. A row index out of range counts as one, -1 does not."""
+    """Return whether a position has a row. An index of -1 means that it has none; any other index counts, even one out
+    of range."""
     if side.store.row is None:
         return there
     else:
@@ -103,9 +104,9 @@ def has_number(side, drafts, x, i, there):
 
 @triton.jit
 def dist_at(side, drafts, x, i, there, token, S):
-    """Return the distributions at positions i: of a row if it is `there`, else one-hot at `token`.
+    """Return the distributions at positions i: that of the row where `there` is set, else one-hot at `token`.
 
-    A row index of -1 means one-hot as well; any other index out of range gives no distribution."""
+    A row index of -1 means one-hot too. Any other index out of range gives no distribution."""
     if side.data is None:
         return one_hot(token)
     else:
@@ -119,7 +120,8 @@ def dist_at(side, drafts, x, i, there, token, S):
 
 @triton.jit
 def fault_of(q, q_d, valid):
-    """Return the status bits of a draft's q. If there is no distribution, the draft is invalid, not the row."""
+    """Return the status bits of a draft with distribution q. Without a distribution the draft is invalid, not the
+    row."""
     return tl.where(is_draft_prob(q_d), 0, INVALID_DRAFT) | tl.where(
         valid, 0, tl.where(is_something(q), INVALID_ROW, INVALID_DRAFT)
     )
@@ -155,7 +157,8 @@ def test_drafts(drafts, x, exists, target, draft, random, POSITIONS: tl.constexp
 
 @triton.jit
 def put_accepted(drafts, x, test, bonus_stride, V, exists, out, POSITIONS: tl.constexpr):
-    """Write the tokens of a test up to where it stopped, a bonus token that was given there, and the padding."""
+    """Write the tokens of a test up to where it stopped, the caller's bonus token if it stopped there, and the
+    padding."""
     i = tl.arange(0, POSITIONS)[None, :]
     token = tl.where(i <= test.n[:, None], test.d, -1)
     log_p = tl.where(i <= test.n[:, None], test.log_p, 0.0)
@@ -166,7 +169,7 @@ def put_accepted(drafts, x, test, bonus_stride, V, exists, out, POSITIONS: tl.co
         status = status | tl.where((bonus < 0) | (bonus >= V), INVALID_BONUS, 0)
         last = given[:, None] & (i == test.n[:, None])
         token = tl.where(last, tl.maximum(bonus, 0)[:, None], token)
-        log_p = tl.where(last, float("nan"), log_p)  # it has no row
+        log_p = tl.where(last, float("nan"), log_p)  # there is no row to take it from
     at = x.b[:, None] * (drafts.G + 1) + i
     row = exists[:, None] & (i <= drafts.G)
     tl.store(out.tokens + at, token, mask=row)
@@ -190,7 +193,7 @@ def end_race(drafts, B, count, bonus_stride, V, lost, out, POSITIONS: tl.constex
     token = tl.load(out.tokens + at, mask=has_row, other=-1).to(tl.int64)
     log_p = tl.load(out.logprobs + at, mask=has_row, other=0.0)
     is_lost = tl.load(lost + at, mask=has_row, other=0)
-    tl.debug_barrier()  # the same memory is written below
+    tl.debug_barrier()  # put_accepted() writes the memory read above
     accepted = drafted & (d == token) & (is_lost == 0)
     n = tl.minimum(tl.min(tl.where(accepted, POSITIONS, i), 1), x.g)
     status = tl.max(tl.where(i == n[:, None], is_lost * INVALID_ROW, 0), 1)

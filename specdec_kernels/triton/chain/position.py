@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One position of a walk by a rule (csrc/ops/verify_chain/position.h).
 
-It has the confidence of both models (csrc/rules/confidence.h), the distribution pi that replaces the target's, and the
-draft's. It is stored, for a block's way back and for the final draw. A program serves one request: S.ROWS is 1.
+It is computed from the confidence of both models (csrc/rules/confidence.h), and consists of p, the draft's distribution
+q, and pi, which replaces p. It is stored for a block's walk back and for the final draw. A program serves one request,
+so S.ROWS is 1.
 """
 
 from typing import Any, NamedTuple
@@ -39,10 +40,10 @@ FLOATS = tl.constexpr(5)
 
 
 class Confidence(NamedTuple):
-    largest: Any  # probability; NaN if the row is invalid
+    largest: Any  # the largest probability; NaN if the row is invalid
     entropy: Any
-    max: Any  # the largest logit
-    above: Any  # number of entries larger than `least`
+    max: Any  # the largest entry
+    above: Any  # the number of entries larger than `least`
 
 
 @triton.jit
@@ -99,7 +100,7 @@ def logit_confidence(side, d, scale, cutoff, least, reads, S):
         e = tl.where(z < least_kept, 0.0, weight_of(x * LOG2E))  # NaN is not less, so it reaches the sum
         of_x = tl.where(
             z >= least_kept, e * -tl.maximum(x, -100.0), 0.0
-        )  # x is bounded where e is 0 anyway, so that their product is finite
+        )  # below -100, e is 0; the bound on x keeps their product finite
         # The sums so far are relative to the old maximum, and become relative to the new one.
         moved = tl.where(top > -float("inf"), scaled(top, new, scale).to(tl.float64), 0.0)
         shrink = tl.exp(moved)
@@ -113,10 +114,11 @@ def logit_confidence(side, d, scale, cutoff, least, reads, S):
 
 @triton.jit
 def confidence(side, d, sampled, least, wanted, whole, S):
-    """Return the confidence of the softmax at T = 1 without filters, or of the distribution as `sampled`.
+    """Return the confidence of a row: of its softmax at T = 1 without filters or, if `sampled`, of the distribution
+    that is sampled from.
 
-    A pass over the row is made if its stats do not give the largest probability, and for the entropy and the count
-    (`whole`). A draft without a row has probability 1 and entropy 0."""
+    The row is read if its stats do not give the largest probability, or if the entropy and the count are needed
+    (`whole`). A draft without a row has largest probability 1 and entropy 0."""
     has_row = d.row >= 0
     if side.data is None:
         one = tl.full([S.ROWS], 1.0, tl.float64)
@@ -126,7 +128,7 @@ def confidence(side, d, sampled, least, wanted, whole, S):
             out = prob_confidence(side, d, least, wanted & has_row, S)
         else:
             known = sampled
-            if side.ids.numbers is None:  # entries of one id add up, so the largest one does not show it
+            if side.ids.numbers is None:  # with ids, entries of one id add up, and stats do not show the sum
                 known |= is_unscaled(d)
             scale = tl.where(sampled, d.stats.scale, 1.0)
             cutoff = tl.where(sampled, d.stats.cutoff, -FLT_MAX)
@@ -148,7 +150,7 @@ class Position(NamedTuple):
     p: Any
     q: Any  # the distribution that a rejection subtracts
     pi: Any
-    tested: Any  # whether there is a draft, and valid rows to test it
+    tested: Any  # whether there is a draft and the rows that test it are valid
     r: Any  # block verification: the probability of reaching this position or a later one
 
 
@@ -167,7 +169,7 @@ class Look(NamedTuple):
 
 @triton.jit
 def draft_token(drafts, x, i, target, draft):
-    """Return the draft at position i; -1 if there is none. An id outside both vocabularies ends the draft."""
+    """Return the draft token at position i; -1 if there is none. An id outside both vocabularies ends the drafts."""
     d = load_drafts(drafts, x, i, i < x.g)
     return tl.where((d >= 0) & (d < widest(target, draft)), d, -1)
 
@@ -183,7 +185,7 @@ def draws_at(drafts, x, i, d):
 
 @triton.jit
 def scores(rule, drafted, SCORES_END: tl.constexpr):
-    """Return whether the draft's row is read. If one follows the last draft, only rules that define pi read it."""
+    """Return whether the draft's row is read. The row after the last draft is read only by rules that define pi."""
     if SCORES_END:
         return drafted | (replaces_target(rule) & (rule != EXACT))
     else:
@@ -192,7 +194,7 @@ def scores(rule, drafted, SCORES_END: tl.constexpr):
 
 @triton.jit
 def confidences(target, draft, p, q, rule, alpha, p_d, z_p, judged, tested, S):
-    """Return the confidences of p and q, as far as the rule needs them."""
+    """Return the confidences of p and q. Values that the rule does not need are not computed."""
     wants_p, wants_q = asks_of(rule, judged, target.PROBS, draft.PROBS)
     # The entropy of "typical" is summed only where its bounds, 0 <= exp(-H) <= max p, do not decide the test.
     open_p = (p_d > 0) & ~(p_d > alpha.first)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts that the ops share: rows and their four floats, sums over chunks, random numbers, residuals, launches.
 
-Importing them works around a bug of Triton 3.6, which miscompiles kernels silently. 3.7 does not have it: it makes the
-types of a function's arguments from their values. An argument that is a tuple in a tuple keeps the type that it had
-before its constants were filled in. A loop rebuilds values from their types, so in a loop such a constant reads as
-None: ``if pairs.target.PROBS`` is then false, and rows of probabilities are taken for logits.
+Importing this package works around a bug of Triton 3.6 that miscompiles kernels silently. In 3.6, an argument that is
+a tuple inside a tuple keeps the type that it had before its constants were filled in. A loop rebuilds values from their
+types, so inside a loop such a constant reads as None: ``if pairs.target.PROBS`` is then false, and rows of
+probabilities are read as logits. Triton 3.7 makes the types of a function's arguments from their values, which avoids
+the bug.
 """
 
 import triton
@@ -21,7 +22,7 @@ def settle(value: core.tuple) -> None:
 
 
 def settles(deserialize):
-    """Wrap ASTFunction.deserialize, which makes a function's arguments, so that it settles their types."""
+    """Wrap ASTFunction.deserialize, which makes a function's arguments, so that settle() corrects their types."""
 
     def settled(self, fn):
         arguments = deserialize(self, fn)

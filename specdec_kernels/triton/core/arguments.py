@@ -38,14 +38,14 @@ def contiguous(t: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def values(t: torch.Tensor | None) -> Values:
-    """Return Values with one entry for each row or request, or one for all."""
+    """Return a tensor as Values: one entry for each row or request, or one entry for all."""
     if t is None:
         return launch.NO_VALUES
     return Values(t, False) if t.size(0) == 1 else Values(t.contiguous(), True)
 
 
 def numbers(given, count: int) -> tuple:
-    """Return numbers that serve every row or request; None for one that is not given (NOT_GIVEN or NaN)."""
+    """Return the parameters given as numbers for every row or request; None for each not given (NOT_GIVEN or NaN)."""
     return tuple(x if x > NOT_GIVEN else None for x in given) if given else (None,) * count
 
 
@@ -63,7 +63,7 @@ _OFF = None, lambda k: k <= 0, lambda p: p == 1, lambda p: p == 0, lambda n: n =
 
 
 def sampling(temperature, top_k, top_p, min_p, top_n_sigma, given) -> Sampling:
-    """Return the sampling parameters: tensors, or numbers in their place, without filters that a number turns off."""
+    """Return the sampling parameters, each a tensor or one number. A filter that its number turns off is left out."""
     T, k, *others = numbers(given, 5)
     of_all = T, None if k is None else min(k, MOST_KEPT), *others
     tensors = temperature, top_k, top_p, min_p, top_n_sigma
@@ -73,7 +73,7 @@ def sampling(temperature, top_k, top_p, min_p, top_n_sigma, given) -> Sampling:
         values(t) if x is None else launch.NO_VALUES if off is not None and off(x) else Values(x, None)
         for t, x, off in zip(tensors, of_all, _OFF)
     ]
-    if own[0].data is None and any(x is not None for x in of_all):  # so that given() holds if all filters are off
+    if own[0].data is None and any(x is not None for x in of_all):  # so given() is true even if all filters are off
         own[0] = Values(1.0, None)
     return Sampling(*own)
 
@@ -113,7 +113,7 @@ class GivenViews(NamedTuple):
     allowed_row: torch.Tensor | None
 
     def of_windows(self, positions, *window) -> Views:
-        """Return the Views. positions: Positions of the call; window: the fields of Views from `window` on."""
+        """Return the Views. positions: the Positions of the call. window: the fields of Views from `window` on."""
         if self.history_marks is self.bias_ids is self.allowed_bits is None:
             return launch.NO_VIEWS
         return Views(launch.FLAGS[True], *self.penalties(), *self.bias(positions), *self.mask(positions), *window)
@@ -174,13 +174,14 @@ class Positions(NamedTuple):
 def put_entries_kernel(
     rows, ids, end, B, G, bonus, D, cu_draft, count, parents, out, numbers, per_program, S: tl.constexpr
 ):
-    """Write each position's row [k] with its bias, penalties and mask, and the ids of its entries, -1 from `end` on."""
+    """Write each position's row [k] with its bias, penalties and mask, and the ids of its entries. An id outside
+    [0, end) is written as -1: the entry has no id."""
     slot = tl.program_id(0) * S.ROWS + tl.arange(0, S.ROWS)
     b, row, index, exists = locate(slot, rows, B, G, bonus, D, cu_draft, count)
     stored = row
     if rows.views.GIVEN:
         stored = row & 0xFFFFFFFF
-        if parents is not None:  # a tree's row by number has the views of the drawn node's parent
+        if parents is not None:  # each position is a tree's node, which was drawn at its parent: views are the parent's
             parent = get_value(parents + index, exists, 0).to(tl.int64)
             row = stored | (tl.where((parent > 0) & (parent < index - b * G), parent, 0) << 32)
     first = tl.program_id(1) * per_program
@@ -188,7 +189,7 @@ def put_entries_kernel(
         begin = tl.zeros([S.ROWS], tl.int32) + c * CHUNK
         entry = begin[:, None] + tl.arange(0, S.WIDTH)[None, :]
         inside = exists[:, None] & (entry < rows.V)
-        id = stored_chunk(ids, b, stored, begin, inside, -1, S)  # float32 holds all ids below 2^24
+        id = stored_chunk(ids, b, stored, begin, inside, -1, S)  # exact, since float32 holds all ids below 2^24
         some = inside & (id >= 0) & (id < end)
         z = stored_chunk(rows, b, row, begin, inside, 0.0, S)
         if rows.views.GIVEN:
@@ -208,9 +209,10 @@ def by_id(
     store: Store = launch.NO_STORE,
     parents: torch.Tensor | None = None,
 ) -> RowMemory:
-    """Return the memory of a draft's rows with `ids`: row n is that of position n, with bias, penalties and mask.
+    """Copy a draft's rows that have ids, and return the copy. Its row n is that of position n, with bias, penalties and
+    mask.
 
-    ids: of the shape of the rows, or a VocabMap's uint32 numbers; None: the rows are returned as they are."""
+    ids: in the shape of the rows, or a VocabMap's uint32 numbers; None: `rows` is returned as it is."""
     if ids is None:
         return rows
     k, n, V, end = rows.V, layout.rows, None, IDS_END.value
@@ -236,7 +238,7 @@ def by_id(
 
 
 def in_order(store: Store, stats: torch.Tensor | None) -> tuple:
-    """Return the store and the stats of rows that by_id() has put in the order of their positions."""
+    """Return the store and the stats of rows that by_id() has copied in the order of their positions."""
     if store.row is None:
         return store, stats
     number = store.row.flatten()
@@ -248,7 +250,7 @@ def in_order(store: Store, stats: torch.Tensor | None) -> tuple:
 
 
 def table_of(V: int, rows: RowMemory) -> launch.Table:
-    """Return the sizes for a target's rows of V ids and a draft's rows; their ids may lie beyond V."""
+    """Return the Table for a target's rows of V ids and a draft's rows, whose ids may exceed V."""
     return launch.table(max(V, rows.V, 1 if rows.ids is launch.NO_IDS else launch.CHUNK))
 
 
@@ -260,8 +262,8 @@ def seen_rows(t: torch.Tensor, views, drafted: torch.Tensor | None, ids=None, co
 
 
 def row_pair(p, p_stats, q, q_stats, q_ids) -> tuple:
-    """Return the Rows of a target's p [N, V] and a draft's q [N, Vq], and the sizes for both. Rows with stats are
-    logits, others probabilities."""
+    """Return the Rows of a target's p [N, V] and a draft's q [N, Vq], and the Table for both. Rows with stats are
+    logits; rows without are probabilities."""
     draft = by_id(row_memory(q), q_ids, q_stats is None, launch.Layout.flat(len(q), None))
     target = launch.rows(row_memory(p), p_stats is None, p_stats)
     return (target, launch.rows(draft, q_stats is None, q_stats)), table_of(p.size(1), draft)

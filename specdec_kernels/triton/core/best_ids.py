@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The best ids of rows, in order (csrc/core/order.h, csrc/cuda/best_ids.cuh).
 
-A program per row lists a few candidates, and torch sorts them. The worth of an entry must not fall as its logit grows.
-With `score` [rows] it is the beam's score plus ln p; without, it is the logit.
+A program per row lists a few candidates, and torch sorts them. The worth of an entry is its logit or, with `score`
+[rows], the beam's score plus ln p. Worth never falls as the logit grows, which the search relies on.
 """
 
 import torch
@@ -34,7 +34,7 @@ LARGEST = tl.constexpr(0x7F800000 << 24 | (1 << 24) - 1)  # the order of +inf at
 
 @triton.jit
 def order_of(worth, id):
-    """Return a number that orders ids: by larger worth, then by lower id, NaN last.
+    """Return a number by which ids are sorted, largest first: by larger worth, then by lower id, NaN last.
 
     No two ids of a row have the same order."""
     key = tl.where(worth == worth, ordered(worth + 0.0), -2147483648).to(tl.int64)
@@ -83,7 +83,7 @@ def score_of(rows, score, n, exists):
 
 @triton.jit
 def is_flat(rows, score, n, exists):
-    """Return whether no search is needed, since all ids except a greedy row's argmax are worth the same."""
+    """Return whether a row needs no search: all its ids, except a greedy row's argmax, are worth the same."""
     if score is None:
         return n < 0
     else:
@@ -92,7 +92,7 @@ def is_flat(rows, score, n, exists):
 
 @triton.jit
 def orders(rows, score, n, c, alive, S):
-    """Return the orders of the ids of chunks c, and their logits, NaN outside the row."""
+    """Return the orders of the ids of chunks c (NO_ID outside the row), and their logits (NaN outside the row)."""
     z = load_chunk(rows, n, row_seen(rows, n), c, alive, float("nan"), S)
     id = c[:, None].to(tl.int64) * CHUNK + tl.arange(0, S.WIDTH)[None, :]
     order = order_of(worth_of(rows, score, n, z, alive), id)
@@ -101,7 +101,8 @@ def orders(rows, score, n, c, alive, S):
 
 @triton.jit
 def orders_from(rows, score, n, begin, best, least, exists, S):
-    """Return the orders of each row's next chunks, and which are at least `least`. Chunks without any are not read."""
+    """Return the orders of each row's next chunks, and which are at least `least`. A chunk is not read if its bound in
+    `best` is below that."""
     c = chunks_from(begin, S)
     chunks = chunks_of(rows)
     there = each(exists, S) & (c < chunks)
@@ -121,10 +122,10 @@ def count_from(rows, score, n, best, least, exists, S):
 
 @launch.kernel
 def list_orders_kernel(rows, score, N, num_rows, k, best, top, top_count, few, room, S: tl.constexpr):
-    """Write the k largest orders of each row, and some that follow them, at most `room`, to `few`, unsorted.
+    """Write the k largest orders of each row to `few` [N, room], unsorted. The next ones may be there too.
 
-    best [N, chunks]: a bound of each chunk's orders, which one of them equals in worth. top [N, top_count]: the largest
-    of these bounds, k of them if there are as many."""
+    best [N, chunks]: an upper bound of each chunk's orders, whose worth is that of the chunk's best entry. top
+    [N, top_count]: the largest of these bounds, at most k."""
     n = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
     exists = (n < N) & is_present(num_rows, n)
     exists = exists & ~is_flat(rows, score, n, exists)

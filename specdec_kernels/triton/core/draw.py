@@ -20,8 +20,8 @@ DOMAIN_NOISE = tl.constexpr(3)
 
 @triton.jit
 def philox(seed, offset, domain, block):
-    """Return the four words of a block. All values are int64, with words in their low halves; of `block` these
-    count."""
+    """Return the four 32-bit words of a block, each in the low half of an int64. Only the low half of `block` is
+    used."""
     low: tl.constexpr = 0xFFFFFFFF
     w0 = block & low
     w1 = offset & low
@@ -43,8 +43,8 @@ def philox(seed, offset, domain, block):
 
 @triton.jit
 def uniform(seed, offset, domain, slot):
-    """Return a 53-bit uniform in [0, 1). Slot i, of which the low 33 bits count, uses word pair (i & 1) of block
-    i >> 1."""
+    """Return a 53-bit uniform in [0, 1). Slot i uses word pair (i & 1) of block i >> 1. Only the low 33
+    bits of i count."""
     w0, w1, w2, w3 = philox(seed, offset, domain, slot >> 1)
     odd = (slot & 1) == 1
     high = tl.where(odd, w2, w0)
@@ -68,7 +68,7 @@ class Random(NamedTuple):
 
 @triton.jit
 def uniform_of(random, b, column, columns, domain, slot, mask):
-    """Return a uniform of each request b: the given one in a column, or that of a slot of a domain."""
+    """Return a uniform for each request b: the given one in `column`, or that of `slot` in `domain`."""
     if random.uniforms is not None:
         return given_uniform(get_value(random.uniforms + b * columns + column, mask, 0.0))
     elif random.seed.data is not None:
@@ -114,7 +114,7 @@ def largest_of(maxes, at, chunks, alive, S):
 
 @triton.jit
 def first_chunk_with(maxes, at, chunks, most, alive, S):
-    """Return the first chunk whose maximum is `most` [ROWS]; 0 if nothing is finite."""
+    """Return the first chunk whose maximum is `most` [ROWS]; 0 if no entry is finite."""
     first = start(2147483647, tl.int32, S)
     for begin in range(0, chunks, S.CHUNKS):
         c = begin + tl.arange(0, S.CHUNKS)
@@ -126,7 +126,7 @@ def first_chunk_with(maxes, at, chunks, most, alive, S):
 
 @triton.jit
 def first_lane_with(z, most, S):
-    """Return the first lane of a chunk that holds `most` [ROWS]; 0 if nothing is finite."""
+    """Return the first lane of a chunk that holds `most` [ROWS]; 0 if no entry is finite."""
     lane = tl.arange(0, S.WIDTH)[None, :]
     first = tl.min(tl.where(z == most[:, None], lane, S.WIDTH), 1)
     return tl.where((first < S.WIDTH) & (most > -float("inf")), first, 0)
@@ -134,7 +134,7 @@ def first_lane_with(z, most, S):
 
 @triton.jit
 def pick_chunk(masses, at, chunks, target, alive, S):
-    """Return the first chunk with mass at which the running sum exceeds `target`, else the last with mass.
+    """Return the first chunk with mass at which the running sum exceeds `target`, else the last chunk with mass.
 
     Two more results follow: how far into the chunk the target is, and the chunk's mass."""
     running = start(0.0, tl.float64, S)
@@ -164,9 +164,10 @@ def pick_chunk(masses, at, chunks, target, alive, S):
 
 @triton.jit
 def pick_lane(w, into, mass, S):
-    """Return the first lane with weight at which the running sum exceeds into / mass of w's total, else the last one.
+    """Return the first lane with weight at which the running sum exceeds the share into / mass of w's total, else the
+    last lane with weight.
 
-    The total is w's own, since the chunk's mass was summed before and may be rounded otherwise."""
+    The total is summed from w: `mass` was summed earlier and may be rounded differently."""
     lane = tl.arange(0, S.WIDTH)[None, :]
     w = w.to(tl.float64)
     beyond = tl.cumsum(w, 1) * mass[:, None] > (into * tl.sum(w, 1))[:, None]
@@ -179,14 +180,15 @@ class Aim(NamedTuple):
     chunk: Any
     into: Any
     mass: Any
-    largest: Any  # finite entry of the row, if it is lost
+    largest: Any  # the largest finite entry of a row that is lost
 
 
 @triton.jit
 def aim(masses, at, maxes, maxes_at, chunks, target, found, lost, S):
     """Choose the chunk of the token.
 
-    If `found`, the running sum exceeds `target` in it. If `lost`, it has the first largest finite entry."""
+    For rows that are `found`, it is the chunk in which the running sum exceeds `target`. Rows that are `lost` have no
+    mass: it is the chunk of the first of their largest finite entries."""
     c, into, mass = pick_chunk(masses, at, chunks, target, found, S)
     largest = tl.zeros([S.ROWS], tl.float32)
     if some(lost):
@@ -197,7 +199,7 @@ def aim(masses, at, maxes, maxes_at, chunks, target, found, lost, S):
 
 @triton.jit
 def hit(aimed, z, w, found, lost, S):
-    """Return the token in the chunk that aim() chose; the chunk's entries are z and its weights w."""
+    """Return the token in the chunk that aim() chose. z: the chunk's entries; w: its weights."""
     first = tl.where(lost, first_lane_with(z, aimed.largest, S), 0)
     lane = tl.where(found, pick_lane(w, aimed.into, aimed.mass, S), first)
     return aimed.chunk.to(tl.int64) * CHUNK + lane

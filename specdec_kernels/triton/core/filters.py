@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact filters without a sort: the cutoff is the largest logit from which up there is enough weight.
+"""Exact filters without a sort. The cutoff is the largest logit such that all logits from it up weigh enough together.
 
-Only chunks whose maximum reaches a proven bound are read again. Usually few logits reach it. These are copied side by
-side, and the cutoff is found by bisection over the ordered bits of a float. While there are more than fit, the chunks
-themselves are read in each step of the bisection.
+Only chunks whose maximum reaches a proven lower bound of the cutoff are read again. Usually few logits reach the bound.
+These are copied into a contiguous list, and the cutoff is found by bisection over the ordered bits of a float. As long
+as there are more logits than fit in the list, each step of the bisection reads the chunks themselves.
 """
 
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ ONE = tl.constexpr(
 
 
 class Block(NamedTuple):
-    """The rows that a program filters at once, and where their chunk sums and lists begin.
+    """The rows that a program filters at once, and where their chunk sums (`at`) and lists (`slot`) begin.
 
     The fields each_... repeat a row's value for each of the chunks that are read together."""
 
@@ -57,13 +57,13 @@ def weigh(z, top, scale, WEIGHTED: tl.constexpr):
 
 @triton.jit
 def middle(lo, hi):
-    """Return the middle of lo (excluded) and hi, without overflow."""
+    """Return the middle of lo and hi, rounded up and computed without overflow. It exceeds lo if lo < hi."""
     return (lo | hi) - ((lo ^ hi) >> 1)
 
 
 @triton.jit
 def split(key, weight, lo, hi, mid):
-    """Return, for keys in [lo, hi], the weight from mid up, the smallest key there, and the largest key below."""
+    """Return, for keys in [lo, hi], the weight from mid up, the smallest key from mid up, and the largest below mid."""
     up = (key >= mid[:, None]) & (key <= hi[:, None])
     down = (key >= lo[:, None]) & (key < mid[:, None])
     up_weight = tl.sum(tl.where(up, weight, 0), 1)
@@ -72,7 +72,9 @@ def split(key, weight, lo, hi, mid):
 
 @triton.jit
 def halve(lo, hi, above, up_weight, up_min, down_max, target):
-    """Return the half of [lo, hi] that holds the crossing, shrunk to keys that exist, and the weight above it."""
+    """Return the half of [lo, hi] that holds the crossing, shrunk to keys that exist, and the weight above it.
+
+    The crossing is the largest key such that all keys from it up weigh at least `target` together."""
     reached = (above + up_weight).to(tl.float64) >= target
     missed = (lo < hi) & ~reached
     lower = tl.where((lo < hi) & reached, up_min, lo)
@@ -82,7 +84,8 @@ def halve(lo, hi, above, up_weight, up_min, down_max, target):
 
 @triton.jit
 def select(key, weight, lo, hi, above, target):
-    """Return the largest key in [lo, hi] from which up the weight is at least `target`; lo if there is none."""
+    """Return the largest key in [lo, hi] from which up the weight is at least `target`; lo if there is none. above: the
+    weight of keys above hi."""
     while tl.max((lo < hi).to(tl.int32)) > 0:
         up_weight, up_min, down_max = split(key, weight, lo, hi, middle(lo, hi))
         lo, hi, above = halve(lo, hi, above, up_weight, up_min, down_max, target)
@@ -91,7 +94,8 @@ def select(key, weight, lo, hi, above, target):
 
 @triton.jit
 def list_chunks(side, block, lo, on, CLEAR: tl.constexpr, S):
-    """Write the chunks that reach lo to `listed`, ascending; return how many. CLEAR zeroes the sums of the others."""
+    """Write the indices of chunks whose maximum is at least lo to `listed`, ascending, and return their number. CLEAR:
+    set the sums of the other chunks to 0."""
     tl.debug_barrier()
     chunks = chunks_of(side)
     count = start(0, tl.int32, S)
@@ -111,7 +115,7 @@ def list_chunks(side, block, lo, on, CLEAR: tl.constexpr, S):
 
 @triton.jit
 def load_listed(side, block, j, count, S):
-    """Return TOGETHER listed chunks of each row, from the j-th on, as [ROWS * TOGETHER, WIDTH].
+    """Return TOGETHER listed chunks of each row, from the j-th of its list on, as [ROWS * TOGETHER, WIDTH].
 
     Two more results follow: the chunks' indices, and which of them exist."""
     place = j + tl.arange(0, S.ROWS * S.TOGETHER) % S.TOGETHER
@@ -122,7 +126,7 @@ def load_listed(side, block, j, count, S):
 
 @triton.jit
 def collect(side, block, listed_count, lo, hi, S):
-    """Copy the first FEW logits with keys in [lo, hi] side by side to `few`; return how many there are in all."""
+    """Copy the first FEW logits with keys in [lo, hi] to `few`, and return how many such logits there are in all."""
     tl.debug_barrier()
     count = tl.zeros([S.ROWS], tl.int32)
     for j in range(0, tl.max(listed_count), S.TOGETHER):
@@ -163,7 +167,8 @@ def split_listed(side, block, listed_count, lo, hi, top, scale, WEIGHTED: tl.con
 
 @triton.jit
 def crossing(side, block, lo_logit, top, scale, target, on, WEIGHTED: tl.constexpr, S):
-    """Return the largest logit z* >= lo with weight{z >= z*} >= target; if none, lo or the smallest logit above it."""
+    """Return the largest logit z* >= lo with weight{z >= z*} >= target. If there is none, return lo or the smallest
+    logit above it."""
     n = list_chunks(side, block, lo_logit, on, False, S)
     hi = ordered(top)
     lo = tl.where(on, ordered(lo_logit), hi)
@@ -184,7 +189,8 @@ def crossing(side, block, lo_logit, top, scale, target, on, WEIGHTED: tl.constex
 
 @triton.jit
 def top_k_bound(side, block, top_k, top, on, S):
-    """Return a logit that at least k reach: the k-th largest maximum of a chunk, or of the first chunk's logits."""
+    """Return a lower bound of the k-th largest logit: the k-th largest maximum of a chunk or, if there are fewer than k
+    chunks, the k-th largest logit of the first chunk."""
     lane = tl.arange(0, S.WIDTH)[None, :]
     chunks = chunks_of(side)
     by_chunk = top_k <= chunks
@@ -203,7 +209,7 @@ def top_k_bound(side, block, top_k, top, on, S):
 
 @triton.jit
 def deviation(side, block, top, on, S):
-    """Return the standard deviation of each row's finite logits, with the sums of csrc/core/filters.h.
+    """Return the standard deviation of each row's finite logits, computed from the same sums as in csrc/core/filters.h.
 
     One chunk is read at a time, since float64 takes twice the registers."""
     total, squares = start(0.0, tl.float64, S), start(0.0, tl.float64, S)
@@ -223,7 +229,7 @@ def deviation(side, block, top, on, S):
 
 @triton.jit(noinline=True)  # with penalties the caller has no registers to spare
 def deviation_of_one(side, block, top, on, S):
-    """Return deviation() where S.ROWS is 1: Triton passes no larger tensors to a function of its own."""
+    """Return deviation() for S.ROWS = 1. Triton cannot pass larger tensors to a function that is not inlined."""
     return deviation(side, block, top, on, S)
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draft rows whose entries have ids of their own, sparse or by a map of a vocabulary (csrc/core/entry_ids.h).
 
-A launch (put_entries_kernel) writes the row of each position out as its request sees it: k float32 entries, -inf (a
-probability: 0) where an entry has no id. Stats are computed from these as from any rows. The functions below find the
-entries of target ids in a list of places that is sorted by id. Entries of one id add up. Ids, entries and places are
-int32: tiles of int64 take too many registers.
+A launch (put_entries_kernel) writes out the row of each position with its views: k float32 entries. An entry without an
+id is -inf, in rows of probabilities 0. Stats are computed from these rows as from any others. The functions below find
+the entries of target ids in a list of places that is sorted by id. Entries of one id add up. Ids, entries and places
+are int32, since tiles of int64 take too many registers.
 """
 
 from typing import Any, NamedTuple
@@ -16,8 +16,9 @@ from .memory import get_value, offset_of, stored_entry
 from .penalties import anywhere, first_place
 from .row import CHUNK, FLT_MAX, FLT_MIN, IDS_END, clean_prob, lane_of, log_prob, probs, scaled, widest
 
-# What add_up() returns for each id: a float32 logit (of rows of probabilities: a probability), a float32 weight, a
-# float64 probability; of logits only, its logarithm, or a float32 bound of that
+# The value that add_up() returns for each id. ENTRY: a float32 logit, in rows of probabilities a probability. WEIGHT:
+# a float32 weight. PROB: a float64 probability. For logits only: LOG_PROB, its logarithm, and BOUND, a float32 upper
+# bound of that logarithm.
 ENTRY = tl.constexpr(0)
 WEIGHT = tl.constexpr(1)
 PROB = tl.constexpr(2)
@@ -26,7 +27,7 @@ BOUND = tl.constexpr(4)
 
 
 class Places(NamedTuple):
-    """The first places of ids v in the lists of their rows. b, row and at broadcast to v."""
+    """The first places j of ids v in the lists of their rows. b, row and at broadcast to v."""
 
     b: Any
     row: Any
@@ -46,7 +47,7 @@ def _numbers(side, b, row):
 
 @triton.jit
 def _place(side, at, j, mask):
-    """Return the id and the entry at places j; -1 where there is none."""
+    """Return the id and the entry at places j; -1 where there is no such place."""
     inside = mask & (j >= 0) & (j < side.V)
     if side.ids.V is None:
         id = side.ids.numbers + at + j
@@ -68,7 +69,7 @@ def _first(side, at, v, mask):
 
 @triton.jit
 def places_of(side, b, row, v, mask):
-    """Return the Places of ids v < 2^24; `mask` has the shape of all together."""
+    """Return the Places of ids v < 2^24. b, row and v broadcast to the shape of `mask`."""
     v = tl.broadcast_to(v, mask.shape).to(tl.int32)
     at = _numbers(side, b, row)
     return Places(b, row, at, _first(side, at, v, mask), v, mask)
@@ -79,7 +80,7 @@ def chunk_places(side, b, row, c, alive, S):
     """Return the Places of the ids of chunks c."""
     begin = c * CHUNK
     alive = alive & (row >= 0)
-    if side.ids.V is None:  # most chunks have no entry, and one search shows it
+    if side.ids.V is None:  # one search finds the chunks without any entry, which most are
         at = _numbers(side, b, row)
         id, _ = _place(side, at, _first(side, at, begin, alive), alive)
         alive &= (id >= begin) & (id < begin + CHUNK)
@@ -97,7 +98,7 @@ def _log_sum(x, y):
 
 @triton.jit
 def weight_bound(side, stats, z):
-    """Return numbers above the log-weights of a chunk in a race (race.py), in float32, with room for rounding: -inf for
+    """Return float32 upper bounds of the log-weights of a chunk in a race (race.py), with room for rounding: -inf for
     entries that are not kept, +inf for those that make the row invalid."""
     if side.PROBS:
         p = clean_prob(z)
@@ -112,17 +113,17 @@ def weight_bound(side, stats, z):
 
 @triton.jit
 def _log_sum_bound(x, y):
-    """Return a number above ln(exp(x) + exp(y)); x or y if the other is -inf."""
+    """Return an upper bound of ln(exp(x) + exp(y)); x or y if the other is -inf."""
     both = tl.maximum(x, y) + 0.7  # more than ln 2
     return tl.where(x == -float("inf"), y, tl.where(y == -float("inf"), x, both))
 
 
 @triton.jit
 def add_up(side, stats, places, WHAT: tl.constexpr):
-    """Return what the entries of each id add up to. stats: those of the rows; of a chunk [ROWS].
+    """Return the sum of the entries of each id, in the form WHAT. stats: those of the rows ([ROWS] for a chunk).
 
-    Lists from a device may be wrong. A run of places ends where the id changes, and entries outside the row count as
-    none."""
+    Lists on a device cannot be checked, and may be wrong. A run of places ends where the id changes, and entries
+    outside the row are ignored."""
     b, row, at, j, v = places.b, places.row, places.at, places.j, places.v
     if WHAT == PROB:
         total = tl.zeros(places.mask.shape, tl.float64)
@@ -155,8 +156,8 @@ def add_up(side, stats, places, WHAT: tl.constexpr):
 
 @triton.jit
 def merged_chunk(side, b, row, stats, c, alive, WHAT: tl.constexpr, S):
-    """Return chunks c of the places, which are sorted by id, with their ids. The first place of an id holds what its
-    entries add up to (ENTRY or BOUND), its others -inf (of rows of probabilities: 0)."""
+    """Return the ids and the values of chunks c of the places, which are sorted by id. The first place of an id has the
+    sum of its entries (ENTRY or BOUND); its other places have -inf, in rows of probabilities 0."""
     at = _numbers(side, b, row)[:, None]
     j = (c * CHUNK)[:, None] + tl.arange(0, S.WIDTH)[None, :]
     mask = (alive & (row >= 0))[:, None] & (j < side.V)
@@ -177,7 +178,7 @@ def id_of(side, b, row, entry, mask):
 
 @triton.jit
 def token_at(side, b, row, entry, mask):
-    """Return the tokens that entries of rows stand for."""
+    """Return the tokens of entries of rows; 0 for an entry without an id."""
     if side.ids.numbers is None:
         return entry
     else:
@@ -193,7 +194,7 @@ def chunk_ids(side, b, row, c, alive, S):
 
 @triton.jit
 def holds(side, b, row, c, id, alive, S):
-    """Return which entries of chunks c, in the row's order, are those of an id [ROWS]."""
+    """Return which entries of chunks c, in the row's order, belong to an id [ROWS]."""
     if side.ids.numbers is None:
         return tl.arange(0, S.WIDTH)[None, :] == lane_of(id, c)[:, None]
     else:
@@ -202,7 +203,7 @@ def holds(side, b, row, c, id, alive, S):
 
 @triton.jit
 def repeats(side, b, row, id, mask):
-    """Return a mask: whether each id has more than one entry."""
+    """Return whether each id has more than one entry."""
     at = _numbers(side, b, row)
     next, _ = _place(side, at, _first(side, at, tl.maximum(id, 0).to(tl.int32), mask) + 1, mask)
     return mask & (next == id)
@@ -210,7 +211,7 @@ def repeats(side, b, row, id, mask):
 
 @triton.jit
 def chunks_of_both(target, draft, b, q):
-    """Return how many chunks cover all ids of p and of q [ROWS]."""
+    """Return the number of chunks that cover all ids of p and of q [ROWS]."""
     if draft.ids.numbers is None:
         return tl.cdiv(widest(target, draft), CHUNK)
     else:

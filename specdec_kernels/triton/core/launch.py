@@ -18,7 +18,8 @@ from .row import Rows, Sampling, Scratch, Sizes
 
 CHUNK = 1024
 
-# Arguments that change from call to call. Specialising on their values would recompile kernels and make none faster.
+# Arguments that change from call to call. Specialising kernels on their values would recompile them without making any
+# faster.
 VARYING = (
     "B", "G", "D", "K", "L", "M", "N", "W", "k", "m", "n", "w", "chunks", "first_slot",
     "max_kept", "levels", "total", "room", "top_count", "bonus", "columns", "domain", "keys", "per_program", "units",
@@ -29,11 +30,11 @@ SIDES = ("rows", "target", "draft")
 
 
 class Kernel:
-    """A kernel in two variants: with and without specialisation on the alignment of rows.
+    """A kernel in two variants: specialised on the alignment of rows, and not.
 
     The aligned variant lets Triton use 16-byte loads if row strides are multiples of 16. It is used only if V is also a
-    multiple of 16. For any other V loads cannot be wide, and specialising on a padded row stride would change the order
-    of sums, and so the last bits."""
+    multiple of 16. For any other V loads cannot be wide. A padded row stride may then be aligned all the same, and
+    specialising on it would change the order of sums, and with it the last bits of results."""
 
     def __init__(self, function):
         self.aligned = triton.jit(do_not_specialize=VARYING)(function)
@@ -63,7 +64,7 @@ class Table(NamedTuple):
     few: int  # candidate logits that a filter keeps in a contiguous list
     chunk_count: int
     together: int  # listed chunks that a filter reads at once
-    wide_threads: int = 32  # a warp per chunk: no barrier, and 16 bytes per lane and load
+    wide_threads: int = 32  # one warp per chunk needs no barrier, and each lane loads 16 bytes at a time
     row_threads: int = 128
 
     def sizes(self, **changes: int) -> Sizes:
@@ -116,8 +117,8 @@ def elements() -> int:
 
 
 class Layout(NamedTuple):
-    """The rows of a side: B requests with at most G drafts each. After the drafts, `extra` rows are stored per request
-    and `bonus` rows are read."""
+    """The rows of a side: B requests with at most G drafts each. In memory, `extra` rows follow the drafts' rows of a
+    request; kernels read `bonus` of them."""
 
     B: int
     G: int
@@ -140,7 +141,7 @@ class Layout(NamedTuple):
         return self.B * (self.G + self.extra) if self.cu_draft is None else self.D + self.extra * self.B
 
     def arguments(self):
-        """Return the arguments of a kernel that reads every row; `extra` is in the side's Rows."""
+        """Return the layout as arguments of a kernel that reads every row. `extra` is not among them: Rows holds it."""
         return self.B, self.G, self.bonus, self.D, self.cu_draft, self.count
 
 
@@ -158,7 +159,7 @@ NO_ROWS = Rows(None, 0, 0, 0, False, None, NO_SAMPLING, NO_SCRATCH, FLAGS[False]
 def rows(
     memory, probs=False, stats=None, sampling=NO_SAMPLING, scratch=NO_SCRATCH, layout=None, store=NO_STORE
 ) -> Rows:
-    """Return a side as a kernel's argument. Rows of ragged requests are indexed together."""
+    """Return a side as a kernel's argument. The rows of all ragged requests share one index, so batch_stride is 0."""
     ragged = layout is not None and layout.cu_draft is not None
     batch_stride = 0 if ragged and store is NO_STORE else memory.batch_stride
     extra = layout is not None and layout.extra > 0
@@ -185,8 +186,8 @@ def scratch(rows, count: int, slots: int, few: int | None) -> Scratch:
 def interpreting():
     """Return a context manager for one launch in Triton's interpreter.
 
-    Triton's interpreter patches its language in every call of a function inside a kernel. Doing so once per launch and
-    module is enough, and twice as fast."""
+    The interpreter patches triton.language at every call of a function inside a kernel. Patching once per launch and
+    module is enough, and makes the launch twice as fast."""
     patched = set()
 
     def call(self, *args, **kwargs):
@@ -213,7 +214,7 @@ def interpreting():
 
 
 def _bools_are_one_bit(convert):
-    """Work around Triton 3.6, which converts a bool to 32 bits and then refuses it as an int1."""
+    """Work around Triton 3.6, which converts a bool to 32 bits and then refuses it where it wants an int1."""
 
     def converted(arg):
         if isinstance(arg, bool):
@@ -239,7 +240,7 @@ recorded = None  # a list: launches are appended to it instead of being run (pyt
 @functools.cache
 def options(threads: int, lanes: int) -> dict:
     """Return the options of a launch with warps of 32 lanes (NVIDIA) or 64 (AMD)."""
-    # Without a bound, ptxas aims at an occupancy of its own and spills a few registers to get there.
+    # Without a bound on registers, ptxas picks an occupancy by itself, and spills a few registers to reach it.
     nvidia = {"maxnreg": 168 if threads == 128 else 255} if lanes == 32 else {}
     return {"num_warps": max(1, threads // lanes), "enable_fp_fusion": True, **nvidia}
 
@@ -271,7 +272,7 @@ def run_rows(kernel, table: Table, count: int, *args, threads: int | None = None
 
 
 def run_chunks(kernel, table: Table, count: int, *args, threads: int | None = None, **constants) -> None:
-    """Launch programs that share the chunks of `count` rows. The last argument is how many chunks each takes."""
+    """Launch programs that share the chunks of `count` rows. The number of chunks per program is added to `args`."""
     if count:
         per_program = table.per_program(count)
         grid = blocks(count, table.rows), blocks(table.chunk_count, per_program)
@@ -293,7 +294,7 @@ def absent_kernel(out, count, N, columns, VALUE: tl.constexpr, BLOCK: tl.constex
 
 
 def put_absent(count, *results) -> None:
-    """Fill results [N, ...], each with its own value, where the row or request is absent."""
+    """Write a value to the absent rows or requests of results. results: pairs (tensor [N, ...], value)."""
     if count is None:
         return
     for out, value in results:

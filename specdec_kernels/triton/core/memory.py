@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads and stores of one value for each of a program's rows; loads of rows, also by index or with views.
+"""Loads and stores of one value for each of a program's rows; loads of rows, including rows given by index.
 
-If a program serves one row, these access scalars, which compile faster: for every access of a tensor Triton's
-coalescing pass looks at the whole kernel.
+If a program serves one row, get_value() and put_value() access scalars. These compile faster: for every access of a
+tensor, Triton's coalescing pass looks at the whole kernel.
 """
 
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ class Values(NamedTuple):
     """A value for each request, or one for all of them."""
 
     data: Any  # [B] or [1], or a number; None: not given
-    each: Any  # whether each has its own; None: data is a number or None
+    each: Any  # whether each request has its own value; None: data is a number or None
 
 
 SCALARS = tl.constexpr(not triton.knobs.runtime.interpret)  # the interpreter makes no scalar of one entry
@@ -42,7 +42,7 @@ def put_value(at, x, mask):
 
 @triton.jit
 def load_value(values, b, mask, other):
-    """Return the value of each request b; `other` if none are given."""
+    """Return the value of each request b; `other` if no values are given."""
     if values.data is None:
         return tl.zeros(b.shape, tl.float32) + other
     elif values.each is None:
@@ -59,7 +59,7 @@ def hidden_zero():
 
 @triton.jit
 def start(value: tl.constexpr, dtype: tl.constexpr, S):
-    """Return [ROWS] of a value that a loop begins with, in a form that the compiler does not know to be constant.
+    """Return the initial value of a loop as [ROWS], in a form that the compiler does not know to be constant.
 
     Triton 3.6 fails if a loop begins with a constant and its result has two uses."""
     return tl.full([S.ROWS], value, dtype) + hidden_zero().to(dtype)
@@ -76,27 +76,27 @@ class Store(NamedTuple):
     row: Any  # [positions]; None: rows are not given by index
     N: Any
     K: Any  # None: row n is at n * row_stride
-    OF_POSITIONS: Any  # whether the side's stats are by position, not by row of the store
+    OF_POSITIONS: Any  # whether the side's stats are indexed by position, not by row of the store
 
 
 class EntryIds(NamedTuple):
     """The ids of a draft's entries (ids.py)."""
 
-    # int32 [rows, 3, k]: ids in ascending order, the entry of each, and the id of each entry (-1: none). Or a
-    # VocabMap's numbers. None: entry v is that of id v
+    # int32 [rows, 3, k]: the ids in ascending order, the entry of each of these ids, and the id of each entry (-1:
+    # none). Or the numbers of a VocabMap. None: entry v has id v.
     numbers: Any
-    V: Any  # of a map: its number of target ids; None: each row has numbers of its own
+    V: Any  # the number of target ids of a VocabMap; None: each row has its own numbers
 
 
 class Views(NamedTuple):
-    """The views of one side. Windows are the drafts of a chain (from `starts` on if ragged) or nodes of a tree."""
+    """The views of one side: a bias, penalties and a mask. A row's window is the drafted tokens before it."""
 
     GIVEN: Any  # whether there are any
     repetition: Any  # Values
     frequency: Any
     presence: Any
-    ids: Any  # of lists [S, H]; None: the histories are tables
-    prompt_bits: Any  # of tables [S, ceil(H / 32)]
+    ids: Any  # of lists: [S, H]; None: the histories are tables
+    prompt_bits: Any  # of tables: [S, ceil(H / 32)]
     counts: Any  # [S, H]; None: there are no penalties
     S: Any
     H: Any
@@ -107,8 +107,8 @@ class Views(NamedTuple):
     bias_values: Any
     bias_S: Any
     bias_n: Any
-    bias_stride: Any  # of ids and values, which are contiguous
-    bias_row: Any  # Values: the index of each request's or position's list, -1: none; not given: lists in that order
+    bias_stride: Any  # between lists, in both ids and values
+    bias_row: Any  # Values: the index of each request's or position's list (-1: no list); not given: in their order
     bias_request_stride: Any
     bias_position_stride: Any  # 0: one list per request
     words: Any  # [S, W]; None: there is no mask
@@ -118,13 +118,13 @@ class Views(NamedTuple):
     words_row: Any  # Values, as bias_row
     words_request_stride: Any
     words_position_stride: Any
-    window: Any  # [B, G], [D] or [B, N]; None: there is none
+    window: Any  # the tokens of all windows: drafts [B, G] or [D] (ragged), or nodes [B, N]; None: there are none
     window_stride: Any  # between requests
     token_stride: Any
     starts: Any  # ragged: [B+1], in [0, D]
     D: Any
     parents: Any  # of a tree: [B, N]
-    drafted: Any  # tokens in the window of a row of [N, V]
+    drafted: Any  # for rows [N, V]: the number of tokens in each window
 
 
 @triton.jit
@@ -140,10 +140,10 @@ def names_row(store, number):
 
 @triton.jit
 def offset_of(side, b, row):
-    """Return where a row begins. Triton derives its divisibility from the strides, so loads of rows can be wide."""
+    """Return the offset of a row. Triton derives its divisibility from the strides, so loads of rows can be wide."""
     row = tl.maximum(row, 0)
     if side.views.GIVEN:
-        row &= 0xFFFFFFFF  # the upper half is its position: views.py
+        row &= 0xFFFFFFFF  # the upper half is a position: see views.py
     if side.store.row is None:
         return b * side.batch_stride + row * side.row_stride
     elif side.store.K is None:
@@ -154,7 +154,7 @@ def offset_of(side, b, row):
 
 @triton.jit
 def stored_chunk(side, b, row, begin, mask, other, S):
-    """Return the entries of rows of the requests b from ids `begin` [ROWS] on, as stored: float32 [ROWS, WIDTH].
+    """Return WIDTH entries of rows from `begin` [ROWS] on, without views, as float32 [ROWS, WIDTH].
 
     Only this function and stored_entry read the memory of rows."""
     at = (offset_of(side, b, row) + begin)[:, None] + tl.arange(0, S.WIDTH)[None, :]
@@ -163,13 +163,13 @@ def stored_chunk(side, b, row, begin, mask, other, S):
 
 @triton.jit
 def stored_entry(side, b, row, v, mask, other):
-    """Return the entries of rows at ids v as stored, in float32."""
+    """Return the entries v of rows without views, as float32."""
     return get_value(side.data + offset_of(side, b, row) + v, mask, other).to(tl.float32)
 
 
 @triton.jit
 def is_present(count, b):
-    """Return whether row or request b is present. count: how many are, [1]; None if all are."""
+    """Return whether row or request b is present. count [1]: how many are present; None: all."""
     if count is None:
         return b == b
     else:
@@ -178,7 +178,7 @@ def is_present(count, b):
 
 @triton.jit
 def span(cu_draft, b, G, D, exists):
-    """Return where request b's drafts start and their number, clamped to [0, D] and [0, G] whatever cu_draft holds."""
+    """Return the start and the number of request b's drafts, clamped to [0, D] and [0, G] whatever cu_draft holds."""
     start = get_value(cu_draft + b, exists, 0).to(tl.int64)
     end = get_value(cu_draft + b + 1, exists, 0).to(tl.int64)
     start = tl.minimum(tl.maximum(start, 0), D)

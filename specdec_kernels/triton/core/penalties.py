@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Penalties on used ids, for a block of rows: the histories, and what they change (csrc/core/penalties.h)."""
+"""Penalties on used ids, for a block of rows: a look-up in histories, and the changed entries
+(csrc/core/penalties.h)."""
 
 from typing import Any, NamedTuple
 
@@ -22,8 +23,8 @@ def anywhere(mask):
 
 @triton.jit
 def first_place(ids, n, v, mask):
-    """Return the first place in lists of n ids, from `ids` on, whose id is not below v. Padding, -1, counts as above
-    v."""
+    """Return the first place whose id is not below v in lists of n ids that begin at `ids`. Padding (-1) counts as
+    above every id."""
     low = v * 0
     high = low + tl.where(mask, n, 0)
     while anywhere(low < high):
@@ -55,15 +56,15 @@ def in_history(views, marks, counts, v, mask):
 def _times(x, y):
     """Return x * y, rounded before it is used.
 
-    It is an fma with 0, which compilers do not fuse with a following sum. A product in double that is rounded to float
-    would not do: compilers turn it into a product of floats, and fuse that."""
+    It is an fma with 0, which compilers do not fuse with a following sum. A float64 product rounded to float32 would
+    not do: compilers turn it into a float32 product, and fuse that with the sum."""
     zero = tl.zeros_like(x)
     return tl.fma(x, y + zero, zero)
 
 
 @triton.jit
 def changed(amounts, e, count):
-    """Return entries of used ids under the penalties; count: how often an id was used, negative if that is invalid."""
+    """Return entries of used ids after the penalties. count: the uses of each id; NaN is returned if it is negative."""
     divided = tl.div_rn(e, tl.where(e > 0, amounts.repetition, 1.0))
     e = tl.where(e > 0, divided, _times(e, amounts.repetition))
     lower = e - _times(count.to(tl.float32), amounts.frequency)
@@ -74,9 +75,9 @@ def changed(amounts, e, count):
 @triton.jit
 def look_up(views, b, alive):
     """Return the amounts of requests, where their histories' marks and counts begin, and which requests have valid
-    amounts and indices.
+    amounts and history indices.
 
-    The host cannot check those of GPU tensors."""
+    The check is made here because the host cannot check GPU tensors."""
     repetition = load_value(views.repetition, b, alive, 1.0)
     frequency = load_value(views.frequency, b, alive, 0.0)
     presence = load_value(views.presence, b, alive, 0.0)

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The race (csrc/core/race.h): the id with the largest key ln p + noise. Keys are float64, and few are computed: since
--ln u >= 1 - u, the noise is at most -ln(1 - u), and only an id whose bound reaches the best key so far gets a key.
+"""The race (csrc/core/race.h): the choice of the id with the largest key ln p + noise. The noise of an id is
+-ln(-ln u) of its uniform u.
 
-A wide launch finds the winner of each chunk, and a program per row the best of these (run_race); or one program runs a
-whole race (winner).
+Keys are float64, and few are computed. Since -ln u >= 1 - u, the noise is at most -ln(1 - u). Only an id whose bound
+ln p - ln(1 - u) reaches the best key so far gets a key.
+
+run_race() finds the winner of each chunk in a wide launch, then the best of these by a program per row. winner() runs a
+whole race in one program.
 """
 
 from typing import Any, NamedTuple
@@ -42,7 +45,7 @@ class Noise(NamedTuple):
 
 
 class Racers(NamedTuple):
-    """The winners of chunks. A key of -inf: none; NaN: the row is invalid."""
+    """The winners of chunks. A key of -inf means that there is none, NaN that the row is invalid."""
 
     keys: Any
     ids: Any
@@ -50,8 +53,8 @@ class Racers(NamedTuple):
 
 @triton.jit
 def noise_at(random, b, after, key, mask):
-    """Return the noise of the tokens `after` positions past the first ones of requests b. If there are no offsets,
-    return that of the noise keys at the indices `key`. Positions wrap around."""
+    """Return the noise of the token `after` tokens after the first of each request b. Without offsets, return the noise
+    of the noise keys at the indices `key`. Positions wrap around."""
     if random.seed.data is None:
         return Noise(b * 0, b * 0)
     elif random.offset.data is None:
@@ -63,21 +66,21 @@ def noise_at(random, b, after, key, mask):
 
 @triton.jit
 def gumbel(noise, id):
-    """Return -ln(-ln u) of ids. u is the middle of one of 2^52 equal parts of (0, 1)."""
+    """Return the noise -ln(-ln u) of ids. u is the middle of one of 2^52 equal parts of (0, 1)."""
     u = tl.floor(uniform(noise.seed, noise.position, DOMAIN_NOISE, id) * 4503599627370496.0) + 0.5
     return -tl.log(-tl.log(u * 2.220446049250313e-16))
 
 
 @triton.jit
 def gumbel_bound(high):
-    """Return a bound of the noise of uniforms whose upper 32 bits are `high`: -ln(1 - u) at the end of their interval,
-    at most 37, which no noise reaches. It may be rounded down: weight_bound() has room for that."""
+    """Return an upper bound of the noise of uniforms whose upper 32 bits are `high`: -ln(1 - u) at the end of their
+    interval, at most 37, which no noise reaches. Rounding may lower it slightly; weight_bound() has room for that."""
     return tl.minimum(-tl.log((0xFFFFFFFF - high).to(tl.uint32).to(tl.float32) * 2.3283064365386963e-10), 37.0)
 
 
 @triton.jit
 def log_weight(side, b, row, stats, id, z, mask):
-    """Return the log-weights of ids in float64. z: their entries, where a row has no ids."""
+    """Return the log-weights of ids in float64. z: their entries, read only if rows have no ids of their own."""
     if side.ids.numbers is not None:
         return add_up(side, stats, places_of(side, b, row, id, mask), LOG_PROB)
     elif side.PROBS:
@@ -88,8 +91,10 @@ def log_weight(side, b, row, stats, id, z, mask):
 
 @triton.jit
 def race_chunk(side, b, p, noise, c, alive, key, id, taken, num_taken, S):
-    """Return the better of the racer (key, id) and the winner of chunks c; ties: the lower id. The tokens `taken` do
-    not race. If a row has ids, its chunks are of the places sorted by id, and the weights of an id add up."""
+    """Return the better of the racer (key, id) and the winner of chunks c; of equal keys, the lower id.
+
+    The first num_taken tokens of `taken` do not race. If rows have ids of their own, chunks are of the places sorted by
+    id, and the weights of one id add up."""
     lane = tl.arange(0, S.WIDTH)[None, :]
     stats = RowStats(p.stats.scale, p.stats.cutoff, tl.zeros_like(p.stats.log_norm), p.stats.max)
     if side.ids.numbers is None:
@@ -138,8 +143,8 @@ def largest_finite(side, b, row, alive, S):
 
 @triton.jit
 def finished(side, b, p, id, on, S):
-    """Return the tokens of races, and which rows are invalid. `id` is the winner, -1 if there is none; the token of an
-    invalid row is its largest finite entry."""
+    """Return the tokens of races, and which rows are invalid. `id` is the winner; -1 if there is none. The token of an
+    invalid row is the id of its largest finite entry."""
     token = tl.where(p.hot >= 0, p.hot, id)
     lost = on & (token < 0)
     token = tl.where(lost, 0, token)
@@ -162,7 +167,8 @@ def races(side, p, on):
 
 @triton.jit
 def winner(side, b, p, noise, on, S):
-    """Run a race on the distributions p of the requests b. Return the tokens, ln p of them, and which rows are lost."""
+    """Run a race on the distributions p of the requests b. Return the tokens, their ln p, and which rows are
+    invalid."""
     chunks = chunks_of(side)
     running = each(races(side, p, on), S)
     each_b = each_request(S)
@@ -184,7 +190,7 @@ def winner(side, b, p, noise, on, S):
 
 @triton.jit
 def best_racer(racers, at, chunks, alive, S):
-    """Return the id of the best racer of each row, -1 if none, and its chunk."""
+    """Return the id of the best racer of each row (-1 if there is none), and its chunk."""
     most = start(-float("inf"), tl.float64, S)
     bad = start(0, tl.int32, S)
     for begin in range(0, chunks, S.CHUNKS):
@@ -199,8 +205,8 @@ def best_racer(racers, at, chunks, alive, S):
 
 @triton.jit
 def dist_in(rows, slot, B, G, bonus, D, cu_draft, count):
-    """Return the requests of slots of the grid, the distributions there, whether there is a row, and the index of its
-    noise key. The rows have stats or are probabilities."""
+    """Return, for slots of the grid, the request, the distribution, whether there is a row, and the index of its noise
+    key. Rows have stats or are probabilities."""
     b, row, index, exists = locate(slot, rows, B, G, bonus, D, cu_draft, count)
     key = index + b - b * rows.extra  # keys [B, G+1] have one for the bonus position even where the rows do not
     if rows.store.row is not None:
@@ -230,9 +236,9 @@ def race_kernel(rows, B, G, bonus, D, cu_draft, count, random, racers, per_progr
 def rank_kernel(
     rows, B, G, bonus, D, cu_draft, count, random, racers, tokens, logprobs, lost_out, k, S: tl.constexpr
 ):  # fmt: skip
-    """Write the first k ids of each row's race to tokens [B, G + 1, k], then -1 if fewer ids are kept; for an invalid
-    row its largest finite entry's id, k times. If lost_out [B, G + 1] is given, k is 1, and it gets 1 for invalid
-    rows."""
+    """Write the first k ids of each row's race to tokens [B, G + 1, k], -1 once no id is left. For an invalid row,
+    write the id of its largest finite entry, k times. If lost_out [B, G + 1] is given, k is 1, and it gets 1 for
+    invalid rows."""
     slot = (tl.program_id(0) * S.ROWS + tl.arange(0, S.ROWS)).to(tl.int64)
     b, p, exists, key_at = dist_in(rows, slot, B, G, bonus, D, cu_draft, count)
     i = slot - b * (G + bonus)
@@ -271,6 +277,6 @@ def run_race(side: Rows, layout: launch.Layout, random: Random, tokens, logprobs
     size = slots, table.chunk_count
     racers = Racers(launch.empty(side, size, torch.float64), launch.empty(side, size, torch.int32))
     args = (side, *layout.arguments(), random, racers)
-    threads = table.row_threads if side.ids is launch.NO_IDS else 256  # a search takes registers
+    threads = table.row_threads if side.ids is launch.NO_IDS else 256  # the search for an id takes registers
     launch.run_chunks(race_kernel, table, slots, *args, threads=threads)
     launch.run_rows(rank_kernel, table, slots, *args, tokens, logprobs, lost, k, threads=threads)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several rejections leave of a distribution, evaluated id by id (csrc/core/residual.h), for a block of requests.
+"""The residual of a distribution after several rejections, evaluated id by id (csrc/core/residual.h), for a block of
+requests.
 
 The subtractions are stored in memory; residuals are not.
 """
@@ -15,7 +16,7 @@ from .row import FLT_MAX, Dist, RowStats, chunks_from, chunks_of, each, each_req
 from .rows import draft_prob, each_dist, entries, prob
 
 INTS = tl.constexpr(3)  # stored per subtraction
-REMOVED = tl.constexpr(2)  # the place of `removed` among them
+REMOVED = tl.constexpr(2)  # the place of `removed` among these integers
 FLOATS = tl.constexpr(7)
 
 
@@ -28,7 +29,7 @@ class Subtraction(NamedTuple):
     m: Any
     s: Any
     cap: Any
-    removed: Any  # a token that the q of later subtractions no longer has
+    removed: Any  # a token that is removed from the q of later subtractions; -1: none
 
 
 class Residual(NamedTuple):
@@ -144,7 +145,7 @@ def chunk(sides, b, p, at, n, c, alive, S):
 def sum_chunks(sides, residual, on, S):
     """Return the sum of a residual in float64, NaN if p is invalid.
 
-    The chunk sums stay in room.masses, the largest entries of p's chunks in target.scratch.maxes."""
+    The chunk sums stay in room.masses, and the largest finite entries of p's chunks in target.scratch.maxes."""
     chunks = chunks_of(sides.target)
     p = each_dist(residual.p, S)
     b = each_request(S)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows, their four floats and their chunks as Triton functions (csrc/core/{row,rows,views}.h), for a block of rows.
+"""Rows, their stats (four floats) and their chunks, for a block of rows (csrc/core/{row,rows,views}.h).
 
 A program serves ROWS rows; on a GPU that is one row if rows are long. A chunk is a tile [ROWS, WIDTH], and WIDTH is
 1024 unless the whole row is shorter. A program that reads a row by itself reads TOGETHER chunks of it at once, as a
@@ -19,10 +19,10 @@ LOG2E = tl.constexpr(1.4426950408889634)
 FLT_MAX = tl.constexpr(3.4028234663852886e38)
 FLT_MIN = tl.constexpr(2.0**-126)
 IDS_END = tl.constexpr(1 << 24)  # no vocabulary is larger
-ENOUGH = tl.constexpr(2.0**-60)  # the rest of a distribution is summed anew once it weighs less: csrc/core/residual.h
+ENOUGH = tl.constexpr(2.0**-60)  # a rest that weighs less is summed again: kEnough of csrc/core/residual.h
 LEAST_EXPONENT = tl.constexpr(
     -126.0
-)  # a logit that weighs less than 2^-126 of the largest one weighs nothing, on every backend
+)  # on every backend, a logit whose weight is below 2^-126 of the largest logit's has weight 0
 
 
 class Sizes(NamedTuple):
@@ -53,18 +53,17 @@ class Sampling(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory to compute the stats of rows: the largest finite logit and the sum of each chunk, and lists for the
-    filters."""
+    """Memory for computing stats: the largest finite logit and the sum of each chunk, and lists for the filters."""
 
     maxes: Any  # [rows, chunks]; None: there is none
     sums: Any
-    listed: Any = None  # [slots, chunks]; None: no row has a filter
-    few: Any = None  # [slots, FEW]
+    listed: Any = None  # [slots, chunks]: indices of chunks that a filter reads again; None: no row has a filter
+    few: Any = None  # [slots, FEW]: candidate logits
 
 
 class Rows(NamedTuple):
-    """The rows of one side, target or draft: logits or probabilities. A part that it lacks is a tuple of None, since
-    Triton 3.6 cannot compare a tuple with None."""
+    """The rows of one side, target or draft: logits or probabilities. A missing part, such as `scratch`, is a tuple of
+    None, since Triton 3.6 cannot compare a tuple with None."""
 
     data: Any  # None: only one-hot drafts
     V: Any
@@ -88,7 +87,8 @@ class RowStats(NamedTuple):
 
 
 class Dist(NamedTuple):
-    """A distribution: a row of the side, or one-hot at `hot` if that is not negative. Nothing if both are negative."""
+    """A distribution: one-hot at `hot` if that is not negative, else a row of the side. No distribution if `hot` and
+    `row` are both negative."""
 
     row: Any
     hot: Any
@@ -112,8 +112,9 @@ def by_row(x, S):
 
 @triton.jit
 def before_each(count, found, S):
-    """Return, for each chunk, count [ROWS] plus `found` [ROWS, TOGETHER] in the chunks before it, flat as by each()."""
-    tl.static_assert(S.TOGETHER <= 2)  # Triton 3.6 cannot compile a running sum so narrow, and two need none
+    """Return for each chunk the row's count [ROWS] plus `found` [ROWS, TOGETHER] of the chunks before it, flat like
+    the result of each()."""
+    tl.static_assert(S.TOGETHER <= 2)  # Triton 3.6 cannot compile a narrow running sum; two chunks do not need one
     others = tl.sum(found, 1)[:, None] - found
     before = count[:, None] + tl.where(tl.arange(0, S.TOGETHER)[None, :] > 0, others, 0)
     return tl.reshape(before, [S.ROWS * S.TOGETHER])
@@ -127,7 +128,7 @@ def sum_of(tile, S):
 
 @triton.jit
 def max_of(x, S):
-    """Return each row's largest value, of which x has one per chunk."""
+    """Return the largest value of each row; x has one value per chunk."""
     return tl.max(by_row(x, S), 1)
 
 
@@ -145,12 +146,12 @@ def chunks_from(begin, S):
 
 @triton.jit
 def chunks_of(side):
-    return tl.cdiv(side.V + hidden_zero(), CHUNK)  # Triton 3.6 cannot compile a loop that it knows to run once
+    return tl.cdiv(side.V + hidden_zero(), CHUNK)  # Triton 3.6 cannot compile a loop that it knows will run once
 
 
 @triton.jit
 def vocabulary(side):
-    """Return the size of a side's vocabulary."""
+    """Return the size of a side's vocabulary; if its rows have ids of their own, an upper bound."""
     if side.ids.numbers is None:
         return side.V
     else:
@@ -168,13 +169,13 @@ def widest(target, draft):
 
 @triton.jit
 def row_seen(side, n):
-    """Return the index of request n's row, of which it has only one."""
+    """Return the row index of request n, which has only one row."""
     return seen(side.views, n * 0, n * 0)
 
 
 @triton.jit
 def load_chunk(side, b, row, c, alive, other, S):
-    """Return chunks c [ROWS] of rows as the requests b see them, in float32 [ROWS, WIDTH], `other` outside the row."""
+    """Return chunks c [ROWS] of rows with the views of requests b: float32 [ROWS, WIDTH], `other` outside the row."""
     begin = c * CHUNK
     inside = (tl.arange(0, S.WIDTH)[None, :] < (side.V - begin)[:, None]) & alive[:, None]
     z = stored_chunk(side, b, row, begin, inside, other, S)
@@ -188,8 +189,7 @@ def load_chunk(side, b, row, c, alive, other, S):
 
 @triton.jit
 def load_entry(side, b, row, v, mask, other):
-    """Return the entries of rows at ids v as the requests b see them. Where `mask` is set, v must be in the
-    vocabulary."""
+    """Return the entries v of rows with the views of requests b. Where `mask` is set, v must be inside the row."""
     z = stored_entry(side, b, row, v, mask, other)
     if not side.views.GIVEN:
         return z
@@ -223,8 +223,8 @@ def weight_of(y):
 
 @triton.jit
 def chunk_sum(z, scale, cutoff):
-    """Return the largest finite logit of a chunk, and the sum of exp((z - it) * scale) over z >= cutoff. The sum is not
-    finite if the chunk holds NaN or +inf."""
+    """Return the largest finite logit m of a chunk, and the sum of exp((z - m) * scale) over z >= cutoff. The sum is
+    not finite if the chunk holds NaN or +inf."""
     most = finite_max(z)
     e = weight_of(scaled(z, most[:, None], (scale * LOG2E)[:, None]))
     return most, tl.sum(tl.where(z < cutoff[:, None], 0.0, e), 1)
@@ -277,7 +277,7 @@ def clean_prob(z):
 
 @triton.jit
 def clean_p(z):
-    """Return probabilities as weights: 0 for what is not finite and positive."""
+    """Return probabilities as weights: 0 for entries that are not positive and finite."""
     return tl.where((z > 0.0) & (z < float("inf")), z, 0.0)
 
 

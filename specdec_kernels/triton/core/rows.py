@@ -39,7 +39,7 @@ def one_hot(id):
 
 @triton.jit
 def from_stats(side, row, stats, there):
-    """Return the distributions of rows with these stats; nothing where they are not `there`."""
+    """Return the distributions of rows with these stats; no distribution where `there` is not set."""
     is_hot = there & is_greedy(stats, vocabulary(side))
     if side.PROBS:
         is_hot &= stats.max > 0
@@ -49,7 +49,7 @@ def from_stats(side, row, stats, there):
 
 @triton.jit
 def given_dist(side, row, index, there):
-    """Return the distributions of rows of probabilities, or with stats at `index`."""
+    """Return the distributions of rows of probabilities, or of logits whose stats are at `index`."""
     if side.PROBS:
         return from_stats(side, row, no_stats(row), there)
     else:
@@ -74,7 +74,7 @@ def is_something(d):
 
 @triton.jit
 def is_valid(side, d):
-    """Return whether a distribution is valid. Whether probabilities are is not known before they are summed."""
+    """Return whether a distribution is valid. A row of probabilities counts as valid until its entries are summed."""
     if side.PROBS:
         return is_something(d)
     else:
@@ -111,7 +111,8 @@ def prob(side, b, d, v, mask):
 
 @triton.jit
 def entry(side, b, d, v, mask):
-    """Return the entries of a distribution's row at ids v, NaN outside the row. Without a row: the one-hot entries."""
+    """Return the entries of a distribution's row at ids v; NaN outside the row. A distribution without a row is
+    one-hot: 1 at its token, 0 elsewhere."""
     one = tl.where(d.hot == v, 1.0, 0.0)
     if side.data is None:
         return one
@@ -126,7 +127,8 @@ def entry(side, b, d, v, mask):
 
 @triton.jit
 def entries(side, b, d, c, alive, DRAFT: tl.constexpr, S):
-    """Return chunks c of a distribution's row, and its probabilities, a draft's as a residual subtracts them.
+    """Return chunks c of a distribution's row: the entries, and the probabilities (of a draft: as a residual subtracts
+    them).
 
     Without a row, both are the one-hot probabilities."""
     one = tl.where(tl.arange(0, S.WIDTH)[None, :] == lane_of(d.hot, c)[:, None], 1.0, 0.0)
@@ -149,20 +151,20 @@ def entries(side, b, d, c, alive, DRAFT: tl.constexpr, S):
 
 @triton.jit
 def without(w, q, x, c, S):
-    """Return (w - q)+ of chunk c. x: q's probabilities there. If q is one-hot, its token gets 0."""
+    """Return (w - q)+ of chunk c; x has q's probabilities there. If q is one-hot, its token gets 0."""
     lane = tl.arange(0, S.WIDTH)[None, :]
     return tl.where(lane == lane_of(q.hot, c)[:, None], 0.0, tl.maximum(w - x, 0.0))
 
 
 @triton.jit
 def is_draft_prob(q):
-    """Return whether q is a probability and not 0. If not, the drafted token was not drawn from q."""
+    """Return whether q is a probability above 0. If not, the drafted token cannot have been drawn from q."""
     return (q > 0) & (q <= tl.full(q.shape, MAX_PROB, tl.float64))
 
 
 @triton.jit
 def draft_prob(q):
-    """Return the q that a residual subtracts: 0 if it is not a probability, 1 if rounding made it larger."""
+    """Return q as a residual subtracts it: 0 if it is not a probability, 1 if rounding made it larger than 1."""
     return tl.where(is_draft_prob(q), tl.minimum(q, 1.0), 0.0)
 
 

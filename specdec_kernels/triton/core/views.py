@@ -2,8 +2,9 @@
 """The views of rows (a bias, penalties, a mask), applied to entries as they are read, for a block of rows
 (csrc/core/views.h and csrc/cpu/views.cpp).
 
-With views, the upper 32 bits of a row's index hold the position that the row is read for: where its window of drafted
-tokens ends. So one row has a different index at each position. A negative index still means that there is no row.
+With views, the upper 32 bits of a row's index hold the position at which the row is read, where its window of drafted
+tokens ends. One row therefore has a different index at each position. A negative index still means that there is no
+row.
 """
 
 import triton
@@ -15,7 +16,7 @@ from .penalties import Amounts, anywhere, changed, first_place, in_history, look
 
 @triton.jit
 def seen(views, row, position):
-    """Return the index of a row at `position`, where its window ends; position 0: an empty window."""
+    """Return the index of a row read at `position`, where its window ends. Position 0 has an empty window."""
     if not views.GIVEN:
         return row
     else:
@@ -24,10 +25,11 @@ def seen(views, row, position):
 
 @triton.jit
 def locate(slot, rows, B, G, bonus, D, cu_draft, count):
-    """Return the request of a slot of the grid, its row with its window, the row's index, and whether it exists.
+    """Return the request of a slot of the grid, the index of its row with views, its position's index, and whether it
+    exists.
 
-    The grid has G + bonus slots per request. A request has G + extra positions, or as many as cu_draft gives. Rows are
-    in the order of positions, or `rows` has their indices.
+    The grid has G + bonus slots per request. A request has G + extra positions; a ragged request with g drafts has
+    g + extra. Rows are in the order of positions, or rows.store has their indices.
     """
     positions = G + bonus
     b = slot // positions
@@ -50,7 +52,7 @@ def locate(slot, rows, B, G, bonus, D, cu_draft, count):
 
 @triton.jit
 def _token(views, b, position, mask):
-    """Return the last token of each window."""
+    """Return the last token of each window; -1 if there are no windows."""
     if views.window is None:
         return b * 0 - 1
     else:
@@ -67,7 +69,7 @@ def _token(views, b, position, mask):
 
 @triton.jit
 def _before(views, b, position, mask):
-    """Return where each window ends without its last token."""
+    """Return the position at which each window ends once its last token is removed."""
     if views.parents is None:
         return position - 1
     else:
@@ -88,7 +90,8 @@ def _count_in_window(views, b, position, v, mask):
 
 @triton.jit
 def _list_of(views, row, S, stride, request_stride, position_stride, b, position, alive):
-    """Return where the lists of requests b at their positions begin, which have one, and which indices are valid."""
+    """Return the offsets of the lists for requests b at `position`, which of them have a list, and which indices are
+    valid."""
     at = b * request_stride + position * position_stride
     if views.starts is not None:
         start = get_value(views.starts + b, alive, 0).to(tl.int64)
@@ -115,7 +118,8 @@ def _mask_list(views, b, position, alive):
 
 @triton.jit
 def _is_allowed(views, at, v, mask):
-    """Return whether the masks that begin at `at` allow the ids v >= 0; true outside `mask`, where there is none."""
+    """Return whether the mask lists at offsets `at` allow the ids v >= 0. True where `mask` is not
+    set, since there is no list."""
     word = v // 32
     bits = tl.load(views.words + at + word, mask=mask & (word < views.words_W), other=0)
     return ~mask | ((bits >> (v % 32).to(tl.int32)) & 1 == 1)
@@ -123,7 +127,7 @@ def _is_allowed(views, at, v, mask):
 
 @triton.jit
 def _biased(views, at, some, v, e):
-    """Return entries e at ids v plus the values of the bias lists that begin at `at`, added in list order."""
+    """Return entries e at ids v plus the values of the bias lists at offsets `at`, added in list order."""
     j = 0
     while j < views.bias_n:
         id = get_value(views.bias_ids + at + j, some, -1).to(tl.int64)
@@ -161,7 +165,7 @@ def seen_entry(views, b, row, v, mask, e):
 
 @triton.jit
 def _lane(v, begin, mask):
-    """Return the lanes of ids in their chunks; -1 where `mask` is not set."""
+    """Return the lanes of ids v in chunks that begin at `begin`, [ROWS, 1]; -1 where `mask` is not set."""
     return tl.where(mask, v - begin, -1).to(tl.int32)[:, None]
 
 
@@ -177,7 +181,7 @@ def _entry(side, b, row, v, mask, bias_at, some):
 
 @triton.jit
 def seen_chunk(side, b, row, begin, end, alive, z):
-    """Return chunks z [X, W] of rows with the views of requests b applied. Ids are from `begin` up to `end` [X].
+    """Return chunks z [X, W] of rows with the views of requests b applied. The ids of a chunk are [begin, end).
 
     A bias, lists of used ids and windows change few ids, which are recomputed one by one from the entries in memory.
     Tables and the mask change the whole chunk."""

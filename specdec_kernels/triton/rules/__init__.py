@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of specdec_kernels/registry.py as compile-time constants.
 
-EXACT, CHOW ... are their codes. A set of rules is an integer with a bit for each code. A number that depends on the
-rule is a flat tuple: its length, a base, then pairs of another number and the set of rules that have it.
+EXACT, CHOW and so on are the codes of the rules. A set of rules is an integer with a bit for each code. A number that
+depends on the rule is a flat tuple: the tuple's length, a base, then pairs of another number and the set of rules that
+have it. All other rules have the base.
 """
 
 from collections import Counter
@@ -17,14 +18,16 @@ def rules_where(has):
 
 
 def numbers(of, base):
-    """Return the tuple of a number that depends on the rule. of(rule): the number, or None if any number will do."""
+    """Return the tuple of a number that depends on the rule. of(rule): the number; None: any number
+    will do."""
     more = dict.fromkeys(x for x in map(of, RULES.values()) if x not in (base, None))
     pairs = ((x, rules_where(lambda rule: of(rule) == x).value) for x in more)
     return tl.constexpr((2 + 2 * len(more), base, *(x for pair in pairs for x in pair)))
 
 
 def parameter(which):
-    """Return the least, largest and default value of the first or second parameter, by rule.
+    """Return the least, largest and default value of a parameter by rule. which: 0 for the first parameter, 1 for the
+    second.
 
     Two more results are the sets of rules whose range excludes its lower end, and its upper end.
     """

@@ -40,11 +40,11 @@ SECOND_LEAST, SECOND_MOST, SECOND_DEFAULT, SECOND_OPEN_BELOW, SECOND_OPEN_ABOVE 
 class Rules(NamedTuple):
     """One rule and its parameters for each request."""
 
-    rule: Any  # Values; without data: exact
-    alpha: Any  # [B] or [B, 2], or one for all; by position, [G, B] or [G, B, 2]; an Alpha; None: the defaults
+    rule: Any  # Values; not given: exact
+    alpha: Any  # [B] or [B, 2], B = 1: for all; by position [G, B, 1] or [G, B, 2]; or an Alpha; None: the defaults
     each: Any  # whether each request has its own alpha; None: alpha is not a tensor
     pairs: Any  # whether alpha holds both parameters
-    positions: Any  # whether each position has its own alpha, for synthetic; other rules use the first position's
+    positions: Any  # whether each position has its own alpha, for synthetic; others use that of position 0
 
 
 class Alpha(NamedTuple):
@@ -67,7 +67,7 @@ def is_in(rule, RULES: tl.constexpr):
     """Return whether a rule is in a set of rules."""
     out = rule < 0
     for code in tl.static_range(COUNT):
-        if (RULES >> code) & 1:  # comparisons take fewer registers than shifting by a rule
+        if (RULES >> code) & 1:  # comparing with each code takes fewer registers than shifting RULES by the rule
             out |= rule == code
     return out
 
@@ -109,13 +109,13 @@ def asks_of(rule, on, TARGET_PROBS: tl.constexpr, DRAFT_PROBS: tl.constexpr):
         asks_target |= by_row
     asks_draft = by_row | (by_token & (rule == TOKEN_V1))
     if DRAFT_PROBS:
-        asks_draft |= by_token  # to find out whether they are valid
+        asks_draft |= by_token  # the confidence shows whether these rows are valid
     return asks_target, asks_draft
 
 
 @triton.jit
 def nearest(x, least, most, otherwise, open_below, open_above):
-    """Return x clamped to its range; NaN becomes the default. A value on a device cannot raise."""
+    """Return x clamped to its range; NaN becomes the default. Invalid values on a device cannot raise."""
     inside = tl.minimum(tl.maximum(x, least), most)
     inside = tl.where(open_below & (x <= least), 5.9604644775390625e-08, inside)
     inside = tl.where(open_above & (x >= most), most - 5.9604644775390625e-08, inside)
@@ -124,7 +124,7 @@ def nearest(x, least, most, otherwise, open_below, open_above):
 
 @triton.jit
 def given_alpha(rules, b, mask):
-    """Return both parameters, NaN for one that is not given."""
+    """Return both parameters of each request as given; NaN for a parameter that is not given."""
     if rules.each is None:
         nothing = tl.zeros(b.shape, tl.float32)
         return (nothing + rules.alpha.first).to(tl.float64), (nothing + rules.alpha.second).to(tl.float64)
@@ -137,7 +137,7 @@ def given_alpha(rules, b, mask):
 
 @triton.jit
 def parameters_of(rules, rule, b, mask):
-    """Return the given parameters, else the defaults."""
+    """Return both parameters of each request: the given ones, clamped to their ranges, else the defaults."""
     first, second = number_of(rule, DEFAULT), number_of(rule, SECOND_DEFAULT)
     if rules.alpha is not None:
         x, y = given_alpha(rules, b, mask)
@@ -150,7 +150,7 @@ def parameters_of(rules, rule, b, mask):
 
 @triton.jit
 def rule_of(rules, b, mask):
-    """Return the rules of the requests b, and their parameters. At an alpha where a rule is exact, it becomes EXACT."""
+    """Return the rules of the requests b, and their parameters. A rule whose alpha makes it exact becomes EXACT."""
     if rules.rule.data is None:
         zero = tl.zeros(b.shape, tl.float64)
         return tl.zeros(b.shape, tl.int32), Alpha(zero, zero)
@@ -163,7 +163,7 @@ def rule_of(rules, b, mask):
 
 @triton.jit
 def synthetic_rate(rules, alpha, b, i, mask):
-    """Return the rate at position i. Each program serves one request."""
+    """Return the rate at position i. A program serves one request, so the number of programs is B."""
     if rules.each is None:
         return alpha.first
     else:
@@ -179,15 +179,15 @@ NAN = float("nan")
 
 @triton.jit
 def accept_by_target(rule, alpha, seen, u, target):
-    """Return whether rules that read only p accept, and lenience with a greedy target: p1(d) >= l max p1
-    (csrc/rules/acceptance.h)."""
+    """Return whether a rule that reads only p accepts the draft d (csrc/rules/acceptance.h). Lenience with a greedy
+    target is included: it accepts if p1(d) >= l max p1, where p1 is p at temperature 1 without filters."""
     p, of_p, p_d = seen.position.p, seen.of_p, seen.p
     typical = (p_d > alpha.first) | (
         (p_d > 0) & (p_d > alpha.second * tl.exp(-tl.where(p.hot >= 0, 0.0, of_p.entropy)))
     )
     if target.PROBS:
         p1_d = p_d
-    else:  # without a row there is no draft to test
+    else:  # valid for every tested draft, since its position has a row
         p1_d = tl.exp(seen.z.to(tl.float64) - of_p.max) * of_p.largest
         typical |= (p_d > 0) & (p.hot < 0) & (p_d > alpha.second * tl.exp(-p.stats.log_norm.to(tl.float64)))
     relaxed = (p1_d > 0) & (p1_d >= of_p.largest - alpha.second) & (of_p.above.to(tl.float64) < alpha.first)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The distribution pi of a rule, in place of the target's (csrc/rules/{rule_dist,make_rule_dist,cascade,lossy}.h).
+"""The distribution pi that a rule uses in place of p (csrc/rules/{rule_dist,make_rule_dist,cascade,lossy}.h).
 
 It is a mixture of p and q, evaluated id by id and never stored (csrc/core/mixture.h).
 """
@@ -17,7 +17,7 @@ from . import CHOW, CHOW_LOG, ENSEMBLE, LOSSY, OPT, OPT_LOG, TOKEN_V1, TOKEN_V3
 from .rule import is_row_rule, is_token_rule, reads_entropy
 
 # Forms of pi. MIXED: of_p * p + of_q * q at ids where q is kept, of_p * p at others. CAPPED:
-# max(min(q, of_q * p), of_p * p). UNDECIDED: p or q, depending on their total variation TV.
+# max(min(q, of_q * p), of_p * p). UNDECIDED: p or q, depending on their total variation TV, which is not yet known.
 MIXED = tl.constexpr(0)
 CAPPED = tl.constexpr(1)
 UNDECIDED = tl.constexpr(2)
@@ -34,7 +34,7 @@ class Mixture(NamedTuple):
     of_q: Any
     threshold: Any  # NaN keeps nothing
     confidence_gap: Any  # for UNDECIDED only: pi is q if the gap is at most alpha * TV, else p
-    open: Any  # whether of_p still lacks a sum over V; complete() adds it
+    open: Any  # whether pi still lacks a sum over V, which complete() fills in
 
 
 @triton.jit
@@ -55,7 +55,7 @@ def is_q(pi):
 
 @triton.jit
 def hot_of(pi, p, q):
-    """Return the only possible id; -1 if several are possible."""
+    """Return the only id that pi can give; -1 if there are several."""
     return tl.where(is_p(pi), p.hot, tl.where(is_q(pi), q.hot, -1))
 
 
@@ -68,8 +68,8 @@ def keeps(pi, of_target, of_draft):
 
 @triton.jit
 def mixed_prob(pi, p, q, kept, inside):
-    """Return pi at an id with these probabilities. inside: whether the id is in the target's vocabulary. If pi is open,
-    the result is a lower bound."""
+    """Return pi at an id with probabilities p and q. inside: whether the id is in the target's vocabulary. If pi is
+    open, the result is a lower bound."""
     y = tl.where(inside, draft_prob(q), 0.0)
     of_p = pi.of_p.to(tl.float64) * p
     of_q = pi.of_q.to(tl.float64)
@@ -84,8 +84,8 @@ def mixed_prob(pi, p, q, kept, inside):
 
 @triton.jit
 def weights(pi, z, x, z_q, y, m, minus):
-    """Return (m pi - minus q)+ at ids of the target with entries z and z_q and probabilities x and y. The terms are
-    combined so that nothing cancels if pi is q."""
+    """Return (m pi - minus q)+ at ids of the target, with entries z and z_q, and probabilities x (p) and y (q). The
+    terms of q are combined first, so that nothing cancels if pi is q."""
     mixed = m * pi.of_p * x + tl.where(keeps(pi, z, z_q), m * pi.of_q - minus, -minus) * y
     capped = m * tl.maximum(tl.minimum(y, pi.of_q * x), pi.of_p * x) - minus * y
     return tl.maximum(tl.where(pi.form == CAPPED, capped, mixed), 0.0)
@@ -119,7 +119,8 @@ def mixed_chunk(target, draft, b, p, q, pi, m, minus, c, reads_p, alive, S):
 
 @triton.jit
 def threshold_at(largest, most, share, PROBS: tl.constexpr):
-    """Return the smallest entry whose probability is at least `share` of the largest one; NaN for NaN."""
+    """Return the smallest entry whose probability is at least `share` of the largest probability; NaN if share is
+    NaN."""
     if PROBS:
         least = (share * largest).to(tl.float32)
     else:
@@ -130,7 +131,7 @@ def threshold_at(largest, most, share, PROBS: tl.constexpr):
 
 @triton.jit
 def confidence_gap_of(rule, of_p, of_q):
-    """Return how much more confident the target is than the draft; for the chow rules, how unsure the draft is."""
+    """Return the target's confidence minus the draft's; for the chow rules, 1 - max q or the entropy of q."""
     log = reads_entropy(rule)
     gap = tl.where(log, of_q.entropy, 1 - of_q.largest)
     alone = (rule == CHOW) | (rule == CHOW_LOG)
@@ -139,8 +140,8 @@ def confidence_gap_of(rule, of_p, of_q):
 
 @triton.jit
 def threshold_of(rule, alpha, target, draft, of_p, of_q):
-    """Return the smallest entry at which a token rule keeps q. It is compared with the draft's row for token_v1,
-    else with the target's."""
+    """Return the smallest entry at which a token rule keeps q: an entry of the draft's row for token_v1, else of the
+    target's."""
     by_draft = rule == TOKEN_V1
     reach = (of_p.largest - alpha) / tl.where(by_draft, of_q.largest, of_p.largest)
     share = tl.where(rule == TOKEN_V3, 1 - alpha, reach)
@@ -153,7 +154,7 @@ def threshold_of(rule, alpha, target, draft, of_p, of_q):
 def make_rule_dist(rule, alpha, target, draft, p, q, of_p, of_q, on):
     """Return pi at a position with valid rows, from the confidences of p and q.
 
-    Every test has the form "keep the draft iff", so that NaN defers to the target."""
+    Every test has the form "keep the draft iff ...", which is false for NaN, so that NaN defers to the target."""
     gap = confidence_gap_of(rule, of_p, of_q)
     rows = on & is_row_rule(rule) & (q.hot < target.V)
     if target.PROBS:
@@ -185,8 +186,8 @@ def make_rule_dist(rule, alpha, target, draft, p, q, of_p, of_q, on):
 def open_pass(target, draft, p, q, pi, first, s, needed, S):
     """Make one pass over both rows from chunk `first` on.
 
-    Return the mass of q that is not kept; sum (p - q / s)+; the slope F'(s) and R of open_sum(); and whether a row is
-    invalid."""
+    Return five values: the mass of q that is not kept, sum (p - q / s)+, the slope F'(s) and R of open_sum(), and
+    whether a row is invalid."""
     t = (1 / s).to(tl.float32)
     t_c, of_q_c, pi_c = each(t, S)[:, None], each(pi.of_q, S)[:, None], column(each_mixture(pi, S))
     p_c, q_c, alive = each_dist(p, S), each_dist(q, S), each(needed, S)
@@ -214,8 +215,8 @@ def open_pass(target, draft, p, q, pi, first, s, needed, S):
 
 @triton.jit
 def open_sum(target, draft, p, q, pi, needed, S):
-    """Return the sums that pi lacks: the mass of q that is not kept or is outside the target's vocabulary; and s if pi
-    is CAPPED, TV if it is UNDECIDED.
+    """Return the two sums that pi may lack. The first is the mass of q that is not kept or is outside the target's
+    vocabulary. The second is s if pi is CAPPED, TV if it is UNDECIDED.
 
     CAPPED is max(min(q, c p), s p) with c = of_q. Its s solves F(s) = sum (s p - q)+ - R = 0, where R is
     sum (q - c p)+. F is convex and rises to F(1) >= 0, so Newton's steps descend from 1."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The walk from the root down, for a block of requests (csrc/ops/verify_tree: descend in walk.h; greedy.h, kseq.h,
-target_only.h, recursive.h). In each turn every request makes one test, as its method does."""
+target_only.h, recursive.h). In each turn every request makes one test of its method."""
 
 from typing import Any, NamedTuple
 
@@ -18,13 +18,13 @@ from .walk import Known, Rest, draft_dist, draft_row, emit, finish, target_dist
 
 
 class Drafts(NamedTuple):
-    """The drafts at a node that were drawn from the same distribution as the first one."""
+    """The drafts at a node, of which K-SEQ tests those drawn from the same distribution as the first one."""
 
-    counting: Any
-    k: Any
+    counting: Any  # whether they are still being counted
+    k: Any  # the number of drafts with the first one's distribution
     row: Any  # the row that the first draft was drawn from; -2: not known yet
     token: Any  # the first draft's token
-    others: Any  # whether a draft has another distribution
+    others: Any  # whether some draft has another distribution
     rho: Any  # 0: not known yet
 
 
@@ -43,13 +43,14 @@ def choose_drafts(mask, a, b):
 
 @triton.jit
 def one_law(drafts, row, token):
-    """Return whether a draft was drawn from the distribution of the first one."""
+    """Return whether a draft was drawn from the same distribution as the first one."""
     return (row == drafts.row) & ((row >= 0) | (token == drafts.token))
 
 
 @triton.jit
 def count_drafts(sides, residual, drafts, row, token, found, counting, S):
-    """Count the current draft, or end the count if there is none. Return the drafts, and who has nothing to test."""
+    """Count the current draft, or end the count if there is none. Return the drafts, and which requests stop: they have
+    no draft to test, or an invalid p."""
     one_more = counting & found
     first = one_more & (drafts.row == -2)
     first_row, first_token = tl.where(first, row, drafts.row), tl.where(first, token, drafts.token)
@@ -69,16 +70,17 @@ def count_drafts(sides, residual, drafts, row, token, found, counting, S):
 
 @triton.jit
 def find_rho(tree, sides, residual, drafts, child, token, known, first, S):
-    """Find rho for nodes whose first draft is to be tested. Return it, where there is none, and the status bits.
+    """Find rho for nodes whose first draft is to be tested. Return rho, which requests stop for lack of it, and the
+    status bits.
 
-    The subtraction that leaves norm(p - c min(q, p / rho)), c = p_acc / beta, is stored on top of the residual. It
-    takes effect if all drafts are rejected."""
+    The subtraction that leaves norm(p - c min(q, p / rho)), c = p_acc / beta, is stored after those of the residual. It
+    takes effect only if all drafts are rejected."""
     q, status, _ = draft_dist(tree, sides, residual.b, child, token, known, first, S)
     stopped = first & (~is_something(q) | ((drafts.row < 0) & (token >= sides.target.V)))
     first &= ~stopped
     # Triton drops the constants of a tuple that is assigned, so this one is made in the call.
     rho, beta, p_acc = kseq_search(Pairs(sides.target, sides.draft, residual.b, residual.p, q), drafts.k, first, S)
-    unlawful = first & (beta != beta)  # only its sum shows that a probability row of q is invalid
+    unlawful = first & (beta != beta)  # only the sum of a row of probabilities shows that q is invalid
     status |= tl.where(unlawful, INVALID_ROW | INVALID_DRAFT, 0)
     stopped |= unlawful
     first &= ~unlawful
@@ -92,7 +94,7 @@ def find_rho(tree, sides, residual, drafts, child, token, known, first, S):
 @triton.jit
 def test_by_kseq(tree, sides, random, residual, drafts, child, column, token, known, testing, S):
     """Accept each draft with probability min(1, p / (rho q)), with the best rho for p, q and k. If none is accepted,
-    the token is drawn after the subtraction on top of the residual (find_rho)."""
+    the token is drawn from the residual after the subtraction that find_rho() stored."""
     stopped = testing & False
     status = tl.zeros([S.ROWS], tl.int32)
     first = testing & (drafts.rho == 0)
@@ -176,7 +178,8 @@ def test(
     tree, sides, random, residual, rest, toss, drafts, child, column, token, known, testing,
     METHOD: tl.constexpr, S,
 ):  # fmt: skip
-    """Test a child of each node. Return whether it is accepted, whether the walk stops there, and the new state."""
+    """Test a child of each node. Return whether it is accepted, whether the walk stops there, the status bits, and the
+    new state."""
     REPLACES: tl.constexpr = METHOD != RECURSIVE_WITHOUT_REPLACEMENT
     bits = tl.zeros([S.ROWS], tl.int32)
     taken = testing & False
@@ -202,7 +205,8 @@ def toss_at(tree, random, b, node, toss, arriving):
 
 @triton.jit
 def arrive(tree, sides, b, node, depth, rest, walking, arriving, GREEDY: tl.constexpr, S):
-    """Begin at nodes with their whole distributions. Return these, who goes on walking, and the status bits."""
+    """Begin at nodes with their whole distributions. Return a Rest, which requests go on walking, and the status
+    bits."""
     zero = b * 0
     law, holds = target_dist(tree, sides, b, node, arriving, GREEDY, S)
     p = choose(arriving, law, rest.p)
@@ -217,9 +221,9 @@ def arrive(tree, sides, b, node, depth, rest, walking, arriving, GREEDY: tl.cons
 
 @triton.jit
 def count_or_test(tree, sides, residual, rest, drafts, tests, child, token, found, walking, testing, sure, S):
-    """Count the drafts of K-SEQ before they are tested. Once all are rejected, the subtraction on top of the residual
-    takes effect. Return the drafts, what is left, the tests, who has no more of them, whose child is tested, and the
-    status bits."""
+    """Count the drafts of K-SEQ before they are tested. Once all are rejected, let the subtraction of find_rho() take
+    effect. Return the drafts, the Rest, the tests, which requests have no more tests, which test their child now, and
+    the status bits."""
     ended = walking & ~found
     row = draft_row(tree, residual.b, child, testing)
     counting = walking & (sure < 0) & drafts.counting
@@ -258,7 +262,7 @@ def descend(tree, sides, random, out, b, links, exists, METHOD: tl.constexpr, S)
                 toss = toss_at(tree, random, b, node, toss, arriving)
             if METHOD == KSEQ:
                 drafts = choose_drafts(arriving, no_drafts(zero), drafts)
-        # If only one token can be emitted, it is accepted wherever it was drafted, and q is not read.
+        # If only one token can be emitted, a child with that token is accepted, and q is not read.
         sure = rest.p.hot
         wanted = tl.where(sure >= 0, sure, INSIDE)
         child, column, tests = next_test(tree, b, node, depth, tests, wanted, walking)

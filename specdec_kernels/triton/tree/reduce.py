@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rejection at a node (csrc/ops/verify_tree/walk.h): what is left of the draft's distribution without the tokens that
-were removed, and of the node's distribution once that is subtracted."""
+"""A rejection at a node (csrc/ops/verify_tree/walk.h): the draft's distribution q without the removed tokens, and the
+node's residual after q is subtracted."""
 
 import triton
 import triton.language as tl
@@ -30,9 +30,9 @@ from .walk import Rest
 
 @triton.jit
 def without_removed(sides, x, ids, at, n, most, c, alive, value, S):
-    """Return chunk c of a row, with `value` at the tokens that n subtractions removed; `most` is the largest n.
+    """Return chunk c of a row, with `value` at the tokens that n subtractions removed. most: the largest n.
 
-    ids: those of the chunk, if they are not its lanes."""
+    ids: the ids of the chunk's entries; None: those of its lanes."""
     lane = tl.arange(0, S.WIDTH)[None, :]
     for j in range(0, most):
         removed = get_value(sides.room.ints + (at + j) * INTS + REMOVED, alive & (j < n), -1)
@@ -45,7 +45,7 @@ def without_removed(sides, x, ids, at, n, most, c, alive, value, S):
 
 @triton.jit
 def draft_mass(sides, q, residual, on, S):
-    """Return the sum of q's row without the tokens that were removed."""
+    """Return the sum of q's row without the removed tokens."""
     q = each_dist(q, S)
     b = each_request(S)
     at = each(residual.at, S)
@@ -69,16 +69,16 @@ def draft_mass(sides, q, residual, on, S):
 
 @triton.jit
 def moved(total, most, new, scale):
-    """Return a sum of exponentials that was relative to the logit `most`, relative to `new`."""
+    """Rescale a sum of exponentials that is relative to the logit `most`, to be relative to `new`."""
     x = (most.to(tl.float64) - new.to(tl.float64)) * scale.to(tl.float64)
     return tl.where(total > 0, total * tl.exp(tl.where(total > 0, x, 0.0)), 0.0)
 
 
 @triton.jit
 def stats_without(sides, q, residual, on, S):
-    """Return log_norm and max of q's logits without the tokens that were removed; log_norm is NaN if nothing is left.
+    """Return log_norm and max of q's logits without the removed tokens; log_norm is NaN if nothing is left.
 
-    The sum is relative to the largest logit that is left, so nothing is lost however little is left."""
+    The sum is relative to the largest logit that is left, so it does not underflow however little is left."""
     q = each_dist(q, S)
     b = each_request(S)
     at = each(residual.at, S)
@@ -109,9 +109,10 @@ def stats_without(sides, q, residual, on, S):
 
 @triton.jit
 def left_of(sides, q, residual, on, S):
-    """Return q without the tokens that were removed, and the share of it that is left.
+    """Return q without the removed tokens, and the share of q that is left.
 
-    Logits get new stats, and the share is 1. Probabilities stay as they are. If nothing is left, q becomes nothing."""
+    A row of logits gets new stats, and its share is 1. A row of probabilities is returned unchanged with its share. If
+    nothing is left, no distribution is returned."""
     share = tl.full([S.ROWS], 1.0, tl.float64)
     if sides.draft.data is not None:
         has_row = on & (q.row >= 0) & (q.hot < 0) & (residual.n > 0)
@@ -127,7 +128,7 @@ def left_of(sides, q, residual, on, S):
                 removed = get_value(sides.room.ints + (residual.at + j) * INTS + REMOVED, here, -1)
                 removed_p, _ = prob(sides.draft, residual.b, q, removed, here)
                 left -= removed_p
-            # The subtraction cancelled, and little may be left: it is summed, relative to its own largest logit.
+            # If little is left, the subtraction has cancelled. The rest is then summed, relative to its largest logit.
             adding = has_row & ~(left > 0.125)
             log_norm = q.stats.log_norm + tl.log(tl.where(has_row & ~adding, left, 1.0)).to(tl.float32)
             most = q.stats.max
@@ -142,7 +143,7 @@ def left_of(sides, q, residual, on, S):
 
 @triton.jit
 def draft_of(sides, b, token, q, share, on, S):
-    """Return the probability of each child's token in what was left of q, and the status bits if it is invalid."""
+    """Return the probability of each child's token under the q of left_of(), and the status bits if it is invalid."""
     q_t = tl.full([S.ROWS], 1.0, tl.float64)
     if sides.draft.data is not None:
         p_t, _ = prob(sides.draft, b, q, token, on)
@@ -152,10 +153,10 @@ def draft_of(sides, b, token, q, share, on, S):
 
 @triton.jit
 def reduce(sides, residual, rest, q, scale, s, removed, on, S):
-    """Normalise the residual and replace it by (scale * residual - s * q)+ where `on`; a one-hot q sets its token to 0.
+    """Normalise the residual r and replace it by (scale * r - s * q)+ where `on` is set. A one-hot q removes its token.
 
-    Return what is left, and its weight; NaN if p is invalid. If less than 2^-126 is left, the residual stays as it was.
-    Apart from rounding, the probability of that case is no larger."""
+    Return the new Rest, and its weight: 0 if nothing is left, NaN if p is invalid. If less than 2^-126 is left, it
+    counts as nothing and r stays as it was. Apart from rounding, this happens with a probability of at most 2^-126."""
     n = rest.n
     taking = on & is_something(q)
     m = tl.where(taking, scale / rest.total, 1.0).to(tl.float32)
@@ -177,7 +178,7 @@ def reduce(sides, residual, rest, q, scale, s, removed, on, S):
     lost = on & ~stays
     kept = tl.where(stays, kept, 0.0)
     if some(lost):
-        if sides.target.PROBS:  # only its sum shows that a probability row is invalid
+        if sides.target.PROBS:  # only the sum of a row of probabilities shows that it is invalid
             whole = Residual(residual.b, residual.p, residual.at, n * 0)
             unlawful = lost & (residual.p.hot < 0)
             mass = sum_chunks(sides, whole, unlawful, S)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traversal verification, from the leaves to the root, for a block of requests (csrc/ops/verify_tree/traversal.h has
-the rule). In each turn a request enters a child, subtracts one, or tests the next one."""
+the rule and its weights w). In each turn a request enters a child, subtracts one, or tests the next one."""
 
 from typing import Any, NamedTuple
 
@@ -32,17 +32,17 @@ class Frame(NamedTuple):
 
     node: Any
     tests: Any  # the children that have not been tested yet
-    p: Any  # the distribution of its children
-    n: Any  # number of subtractions by its rejected children, on the request's stack
-    bottom: Any  # where these begin on the stack
+    p: Any  # the target's distribution of its children
+    n: Any  # the number of subtractions for its rejected children, on the request's stack
+    bottom: Any  # the index of the first of these on the stack
     total: Any  # the mass of p after them
-    w: Any
-    q: Any  # what was left of the distribution that the node was drawn from; nothing: nothing to subtract
-    s: Any  # 1 / the share of q that was left
+    w: Any  # the probability that the node is accepted once no child is left to test
+    q: Any  # the distribution that the node was drawn from, without its removed siblings; none: nothing to subtract
+    s: Any  # 1 / the share of that distribution's row that was left
 
 
 class Child(NamedTuple):
-    """A child, with the values that its frame would begin with."""
+    """A child, with the initial values of its frame."""
 
     node: Any
     w: Any
@@ -51,12 +51,12 @@ class Child(NamedTuple):
 
 
 class Walk(NamedTuple):
-    top: Any
-    child: Any  # the child of the top that is tested; the root at first
+    top: Any  # the Frame of the last node on the path
+    child: Any  # the child of the top that is tested; at first the root
     depth: Any
     opened: Any  # whether the top may have more children to test
     greedy: Any  # a greedy root makes the request greedy
-    held: Any  # whether room.masses holds the chunk sums of what is left of the top's distribution
+    held: Any  # whether room.masses holds the chunk sums of the top's residual
     known: Any
     status: Any
 
@@ -132,7 +132,8 @@ def get_frame(frames, at, mask):
 
 @triton.jit
 def enter(tree, sides, b, frames, at, walk, entering, S):
-    """Make the child the top. Return the walk, and where it goes on: a greedy path ends at a row that is not greedy."""
+    """Make the child the top. Return the walk, and which requests go on. A greedy path ends at a row that is not
+    greedy."""
     zero = b * 0
     top, child = walk.top, walk.child
     below = entering & (child.node > 0)
@@ -163,7 +164,7 @@ def remove(tree, sides, b, walk, removing, S):
     rest, kept = reduce(sides, residual, rest, child.q, top.w, child.s, token, removing, S)
     drawn = removing & is_something(child.q)
     opened = walk.opened & ~(drawn & (kept != kept))
-    # Nothing is left only by rounding; the root then keeps its last distribution.
+    # Only rounding can leave nothing. The root then keeps its last distribution.
     status = walk.status | tl.where(drawn & (kept == 0) & (walk.depth == 0), EMPTY_RESIDUAL, 0)
     left = kept + 1 - top.w
     w = tl.where(drawn & (kept == kept), tl.where(left > 0, kept / left, 0.0), top.w)
@@ -174,7 +175,7 @@ def remove(tree, sides, b, walk, removing, S):
 @triton.jit
 def look(tree, sides, out, b, walk, looking, S):
     """Test the next child of the top. Return the walk, whether the child is entered, whether it is subtracted at once,
-    and where the walk goes on: a greedy path ends if its token was not drafted."""
+    and which requests go on. A greedy path ends if its token was not drafted."""
     top, opened, status = walk.top, walk.opened, walk.status
     wanted = tl.where(walk.greedy, top.p.hot, INSIDE)
     node, _, tests = next_test(tree, b, top.node, walk.depth, top.tests, wanted, looking)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tree of drafts per request, and the choice of the child that is tested next (csrc/ops/verify_tree/tree.h), for a
-block of requests."""
+"""The tree of drafts of each request, and the choice of the child to test next, for a block of requests
+(csrc/ops/verify_tree/tree.h)."""
 
 from typing import Any, NamedTuple
 
@@ -10,8 +10,8 @@ import triton.language as tl
 from ..core.draw import DOMAIN_ACCEPT, uniform_of
 from ..core.memory import get_value, some
 
-INSIDE = tl.constexpr(-1)  # a wanted token: any id of a vocabulary
-OUTSIDE = tl.constexpr(-2)  # a wanted token: any other number
+INSIDE = tl.constexpr(-1)  # as `wanted`: any id of a vocabulary
+OUTSIDE = tl.constexpr(-2)  # as `wanted`: any number that is no id
 
 
 class Tables(NamedTuple):
@@ -19,12 +19,12 @@ class Tables(NamedTuple):
 
     parents: Any  # [B, N]
     tokens: Any  # [B, N]
-    target_row: Any  # [B, N] or None: the row of a node
-    draft_row: Any  # [B, N] or None: the row that a node was drawn from
-    first_child: Any  # [B, N] or None
-    next_sibling: Any
-    draft_nodes: Any  # [B, K, L]: drafts are tested, not nodes; None: nodes are
-    copied: Any  # whether the draft's row n is a copy of that which node n was drawn from, seen at its parent
+    target_row: Any  # [B, N]: the row of a node; None: row n is that of node n
+    draft_row: Any  # [B, N]: the row that a node was drawn from; None: its parent's number
+    first_child: Any  # [B, N] or None: links between nodes
+    next_sibling: Any  # [B, N] or None
+    draft_nodes: Any  # [B, K, L]: the drafts are tested; None: the nodes are tested
+    copied: Any  # whether the draft's row n is a copy, made for node n, of the row that node n was drawn from
 
 
 class Tree(NamedTuple):
@@ -43,8 +43,8 @@ class Tree(NamedTuple):
 class Tests(NamedTuple):
     """The progress of the tests at a node."""
 
-    at: Any  # the next draft or node to try; with links, the last child
-    count: Any  # with links, the number of children so far
+    at: Any  # the next draft or node to try; with links, the child that was tried last
+    count: Any  # with links, the number of children tried so far
 
 
 @triton.jit
@@ -89,7 +89,8 @@ def is_wanted(tree, first, child, wanted, mask):
 
 @triton.jit
 def is_bad_tree(tree, b, exists):
-    """Return whether a parent is not before its node, or a draft's next node is not a child. Both are ignored."""
+    """Return whether a parent does not come before its node, or a draft's next node is not a child of the last one. The
+    walk ignores such parents and steps."""
     first = (b * tree.N)[:, None]
     lane = tl.arange(0, tree.TILE).to(tl.int64)[None, :]
     bad = (exists & False).to(tl.int32)
@@ -113,10 +114,12 @@ def is_bad_tree(tree, b, exists):
 
 @triton.jit
 def next_test(tree, b, node, depth, tests, wanted, on):
-    """Return each node's next child with a wanted token (-1 if none), its uniform's column, and the tests after it.
+    """Return each node's next child whose token is wanted (-1: none), the column of its uniform, and the tests after
+    it.
 
-    Children come in the order in which they were drawn: every draft that passes through the node and goes on to a
-    child, or every child, by links or by index. Links that do not lead from child to child end the list.
+    Children come in the order in which they were drawn. With draft_nodes, each draft that passes through the node and
+    goes on to a child gives that child. Otherwise each child comes once, in the order of links or by index. A link that
+    does not lead to a child ends the list.
     """
     first = b * tree.N
     child = node * 0 - 1

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts that all walks of a tree share: the distributions at nodes, emitted tokens, and the final draw;
-and the walk by the race, which needs no others
-(csrc/ops/verify_tree/{walk,node_dist}.h)."""
+"""The parts that all walks of a tree share: the distributions at nodes, emitted tokens, and the final draw
+(csrc/ops/verify_tree/{walk,node_dist}.h). The walk by the race is here too, since it needs only these parts."""
 
 from typing import Any, NamedTuple
 
@@ -38,24 +37,25 @@ class Out(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The draft's distribution that was read last."""
+    """The distribution of the draft's row that was read last."""
 
     dist: Any
-    row: Any
+    row: Any  # its index with views
 
 
 class Rest(NamedTuple):
-    """What is left of a node's distribution."""
+    """A node's distribution after the subtractions for its rejected children."""
 
-    p: Any
+    p: Any  # before the subtractions
     n: Any  # number of subtractions
-    total: Any
-    held: Any  # whether room.masses holds its chunk sums
+    total: Any  # the mass after them
+    held: Any  # whether room.masses holds the chunk sums after them
 
 
 @triton.jit
 def target_dist(tree, sides, b, node, on, GREEDY: tl.constexpr, S):
-    """Return the distributions of the nodes' children, and where room.masses holds their chunk sums."""
+    """Return the target's distributions of the nodes' children, and for which requests room.masses holds the chunk
+    sums."""
     row = node
     if tree.tables.target_row is not None:
         row = look_up(tree.tables.target_row, b * tree.N + node, on)
@@ -80,7 +80,7 @@ def target_dist(tree, sides, b, node, on, GREEDY: tl.constexpr, S):
 
 @triton.jit
 def draft_row(tree, b, child, on):
-    """Return the row that each child was drawn from; -1: one-hot."""
+    """Return the index of the row that each child was drawn from; -1: one-hot."""
     if tree.tables.draft_row is None:
         return parent_of(tree, b, child, on)
     else:
@@ -89,8 +89,8 @@ def draft_row(tree, b, child, on):
 
 @triton.jit
 def draft_dist(tree, sides, b, child, token, known, on, S):
-    """Return the distribution q that each child was drawn from, the status bits, and the one that was read last. An
-    invalid row makes its draft invalid too."""
+    """Return the distribution q that each child was drawn from, the status bits, and the distribution that was read
+    last. An invalid row makes its draft invalid too."""
     q = one_hot(token)
     bits = tl.zeros([S.ROWS], tl.int32)
     if sides.draft.data is not None:
@@ -152,7 +152,7 @@ def finish(tree, sides, random, out, residual, held, depth, status, exists, S):
     total = tl.zeros([S.ROWS], tl.float64)
     chunks = chunks_of(sides.target)
     at = b * chunks
-    # Loop invariants are not hoisted: for two turns they are not worth registers, which would spill.
+    # Loop invariants are not hoisted. Two turns do not repay the registers, which would spill.
     for _ in tl.range(0, 2, disable_licm=True):
         summing = pending & ~held
         if some(summing):
@@ -178,7 +178,8 @@ def finish(tree, sides, random, out, residual, held, depth, status, exists, S):
 
 @triton.jit
 def descend_by_race(tree, sides, random, out, b, exists, S):
-    """Verify trees by the race (csrc/ops/verify_tree/race.h): go to the child that has the winner's token."""
+    """Verify trees by the race (csrc/ops/verify_tree/race.h): from each node, go to the child with the winner's
+    token."""
     zero = b * 0
     node = zero
     depth = zero
