@@ -79,7 +79,7 @@ Entries ListedReader::gather(const Row& row, const Place* places, int m, float* 
   } else {
     for (int j = 0; j < m; ++j) buf[j] = number_at(data, kFloat16, places[j].at);
   }
-  return {buf, buf};
+  return Entries::copied(buf);
 }
 
 void ListedReader::probs(const Dist& d, int64_t c, int n, float* out) const {

@@ -153,7 +153,7 @@ float CpuExecutor::crossing(const Row& row, Search& search) const {
   const int n = int(list.size());
   list.resize(padded(n), -HUGE_VALF);
   float weight[kFew];
-  rows_.probs({list.data(), list.data()}, n, {search.scale, -FLT_MAX, 0, search.peak}, weight);
+  rows_.probs(Entries::copied(list.data()), n, {search.scale, -FLT_MAX, 0, search.peak}, weight);
   for (int i = 0; i < n; ++i)
     if ((search.above += weight[i]) >= search.target) return list[i];
   return n ? list[n - 1] : search.lo;
@@ -276,7 +276,8 @@ bool CpuExecutor::thresholds(const Source& source, const Search& search, float (
   std::sort(sample, sample + n);
   std::fill(sample + n, sample + padded(n), -HUGE_VALF);
   const double share = (search.target - search.above) / (search.all - search.above);
-  const double wanted = share * rows_.probs({sample, sample}, n, {search.scale, -FLT_MAX, 0, search.peak}, weight);
+  const double wanted =
+      share * rows_.probs(Entries::copied(sample), n, {search.scale, -FLT_MAX, 0, search.peak}, weight);
   int at = n;
   for (double sum = 0; at > 0 && sum < wanted;) sum += weight[--at];
   constexpr float kSteps[kThresholds] = {-0.5f, -0.075f, -0.035f, -0.012f, 0.012f, 0.035f, 0.075f, 0.5f};

@@ -39,13 +39,13 @@ class RowReader {
   Entries chunk(const Row& row, const Changes& changes, int64_t c, float* buf) const {
     const int n = chunk_size(row.V, c);
     const Entries z = at(row, c);
-    return n == padded(n) && !changes ? z : Entries(load(row, changes, c, n, n, -HUGE_VALF, buf), z.next);
+    return n == padded(n) && !changes ? z : Entries::copied(load(row, changes, c, n, n, -HUGE_VALF, buf));
   }
   // The same, and `max`, the largest entry, NaN aside. The mask must allow an id of the chunk.
   Entries chunk(const Row& row, const Changes& changes, int64_t c, float* buf, float& max) const {
     if (changes) {
       max = copy(row, changes, c, chunk_size(row.V, c), buf);
-      return {buf, at(row, c).next};
+      return Entries::copied(buf);
     }
     const Entries z = chunk(row, changes, c, buf);
     max = kernels.max(z, chunk_size(row.V, c));

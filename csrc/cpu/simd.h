@@ -101,13 +101,15 @@ inline F min_f(F x, F m) {
 }
 
 // A chunk's entries as vectors of floats; [i] starts at entry i.
-template <class T, F (*kLoad)(const T*)>
+template <class T, F (*kLoad)(const T*), bool kNext = true>
 struct VectorsOf {
   const T* x;
   F operator[](int i) const { return kLoad(x + i); }
   const T* next;
   // Prefetches the row's next chunk while this one is computed.
-  void prefetch(int i) const { __builtin_prefetch(next + i); }
+  void prefetch(int i) const {
+    if (kNext) __builtin_prefetch(next + i);
+  }
 };
 
 template <class Run>
@@ -115,7 +117,9 @@ inline auto with_vectors(const Entries& z, Run run) {
   const uint16_t *h = static_cast<const uint16_t*>(z.data), *next = static_cast<const uint16_t*>(z.next);
   if (z.dtype == kBFloat16) return run(VectorsOf<uint16_t, from_bf16>{h, next});
   if (z.dtype == kFloat16) return run(VectorsOf<uint16_t, from_fp16>{h, next});
-  return run(VectorsOf<float, load_f>{static_cast<const float*>(z.data), static_cast<const float*>(z.next)});
+  const float* const x = static_cast<const float*>(z.data);
+  if (!next) return run(VectorsOf<float, load_f, false>{x, nullptr});
+  return run(VectorsOf<float, load_f>{x, static_cast<const float*>(z.next)});
 }
 
 // 2^f for |f| <= 1/2, relative error below 8e-8.

@@ -29,8 +29,8 @@ inline float largest(const F (&m)[A]) {
 }
 
 // Writes n entries as floats, and returns the largest, NaN aside
-template <bool kMasked, bool kMax, class T, F (*kLoad)(const T*)>
-inline float copy_as(VectorsOf<T, kLoad> z, int n, const uint32_t* words, float* buf) {
+template <bool kMasked, bool kMax, class T, F (*kLoad)(const T*), bool kNext>
+inline float copy_as(VectorsOf<T, kLoad, kNext> z, int n, const uint32_t* words, float* buf) {
   constexpr int kWord = 32, kLine = 64 / sizeof(T);  // entries of a word of the mask, and of a line of the cache
   F m[A];
   for (int a = 0; a < A; ++a) m[a] = splat(-HUGE_VALF);

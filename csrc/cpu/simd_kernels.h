@@ -17,12 +17,16 @@ constexpr int kThresholds = 8;
 // Entries of a chunk: in a row of any dtype, or float32 in a buffer. Kernels read whole groups of kPad.
 struct Entries {
   const void* data;
-  const void* next;  // the row's next chunk: kernels prefetch what will be read after this one
+  const void* next;  // the row's next chunk, which kernels prefetch; null: the copy into a buffer has done so
   DType dtype;
   Entries(const void* data, DType dtype)
       : data(data), next(static_cast<const char*>(data) + kChunk * (dtype == kFloat32 ? 4 : 2)), dtype(dtype) {}
   Entries(const float* x) : Entries(x, kFloat32) {}
-  Entries(const float* x, const void* next) : data(x), next(next), dtype(kFloat32) {}
+  static Entries copied(const float* buf) {
+    Entries z(buf);
+    z.next = nullptr;
+    return z;
+  }
 };
 
 struct ChunkMax {

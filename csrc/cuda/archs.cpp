@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The GPU architectures that the CUDA library was compiled for (launch.h)
 #if !defined(SPECDEC_CUDA_ARCHS)
 #define SPECDEC_CUDA_ARCHS ""
 #endif

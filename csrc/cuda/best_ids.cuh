@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists the best ids of a row in order, by one block: as many at a time as it can sort in shared memory. Chunk maxima
-// give the first batch a lower bound. If they give none, or too many ids are above it, a radix select over the orders
-// (core/order.h) finds a better one. No two orders are equal, so ties need no care. An entry's worth must not fall as
-// its logit grows: then the largest entry of a chunk bounds what the chunk can hold.
+// Lists the best ids of a row in order, by one block, in batches of as many ids as it can sort in shared memory. Worth
+// maps an entry to the number by which ids are ranked, and an order (core/order.h) is the sort key of such a number and
+// its id. No two ids have equal orders, so ties need no care. A larger entry must not have a smaller worth. So a
+// chunk's largest entry bounds the worths of the chunk, and the chunk maxima give a lower bound of the orders in the
+// first batch. If the maxima give none, or if too many ids reach it, a radix select over the orders finds a better
+// bound.
 #pragma once
 
 #include "../core/order.h"
@@ -10,7 +12,7 @@
 
 namespace specdec {
 
-constexpr int kSorted = 4096;
+constexpr int kSorted = 4096;      // ids of a batch
 constexpr int kDigits = kThreads;  // values of a digit in the radix select, one per thread
 static_assert(kDigits == 256);
 
@@ -68,17 +70,19 @@ class BestIds {
     }
   }
 
-  // A bound that at least `wanted` ids reach: the `wanted`-th largest of the chunk maxima
+  // A lower bound that the orders of at least `wanted` ids reach, made from the `wanted`-th largest of the chunk
+  // maxima; 0 if these give none
   SPECDEC_DEVICE uint64_t bound(int wanted) const {
     Shared& s = shared();
     for (int c = threadIdx.x; c < chunks_; c += kThreads) s.orders[c] = order_of(worth_(__ldcg(chunk_max_ + c)), 0);
     sort(chunks_);
     const uint32_t least = uint32_t(s.orders[wanted - 1] >> 32);
     __syncthreads();
-    return least > worth_order(-HUGE_VALF) ? uint64_t(least) << 32 : 0;  // a chunk of NaN may have no entry >= -inf
+    // A chunk that is all NaN has a maximum of -inf, which none of its entries reaches.
+    return least > worth_order(-HUGE_VALF) ? uint64_t(least) << 32 : 0;
   }
 
-  // Stores the orders in [least, end), as many as there is room for, and returns how many there are.
+  // Stores the orders in [least, end), up to kSorted of them, and returns how many there are.
   SPECDEC_DEVICE int gather(uint64_t least, uint64_t end) const {
     Shared& s = shared();
     if (threadIdx.x == 0) s.count = 0;
@@ -94,8 +98,8 @@ class BestIds {
     return count;
   }
 
-  // A bound from which on at least `wanted`, and at most kSorted, orders lie below `end`. Each read of the row finds
-  // eight of its bits.
+  // Returns a bound such that at least `wanted` and at most kSorted orders lie in [bound, end). Each read of the row
+  // finds eight bits of the bound.
   SPECDEC_DEVICE uint64_t select(int wanted, uint64_t end) const {
     Shared& s = shared();
     uint64_t found = 0, known = 0;  // the bound's high bits, and their mask
@@ -121,7 +125,7 @@ class BestIds {
     return found;
   }
 
-  // Bitonic sort, largest first
+  // Sorts the first `count` stored orders by a bitonic network, largest first.
   SPECDEC_DEVICE static void sort(int count) {
     Shared& s = shared();
     int n = 2;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The basic CUDA Executor: one block does the steps over V that a walk needs, starting from chunk sums that other
-// blocks may have left in memory.
+// The basic CUDA Executor. One block does the steps over V that a walk (the sequential verification of one request)
+// needs. It starts from chunk sums that other blocks may have left in memory.
 #pragma once
 
 #include "../core/final_token.h"
@@ -9,13 +9,13 @@
 
 namespace specdec {
 
-// For one thread whose rows all have known stats: it sums nothing, and needs no table.
+// The Executor of one thread, for rows whose stats are all known: it sums nothing, and needs no table.
 struct NoExecutor {
   SPECDEC_HD RowStats stats(const Row&, const Filters&) const { return {}; }
   SPECDEC_HD bool leads() const { return true; }
 };
 
-// Rarely run, so not inlined
+// Rarely run, so they are not inlined
 namespace apart {
 
 SPECDEC_APART double target_sum(const Dist* p, const float* chunk_max, float* sums) {
@@ -32,17 +32,19 @@ SPECDEC_APART int64_t target_draw(const Dist* p, double v, const float* sums) {
 
 }  // namespace apart
 
-// One block that finds chunk sums of p or (p - q)+ left by other blocks. A ResidualExecutor computes stats and sums
-// itself.
+// An Executor of one block that may find chunk sums of p or (p - q)+ in memory, left by other blocks. (A
+// ResidualExecutor computes all stats and sums by itself.)
 class BlockExecutor {
  public:
+  // Which chunk sums are in memory: none, those of p, or those of (p - q)+
   enum Held { kNothingHeld, kPlain, kPair };
 
-  // `sum` [chunks] holds the chunk sums of p (kPlain) or of (p - q)+ (kPair) for the distributions that the walk sums
-  // first. `chunk_max` [chunks] holds the chunk maxima of p's row, or is null.
+  // `sum` [chunks] is memory for chunk sums. Unless `held` is kNothingHeld, it holds those of the distribution that the
+  // walk sums first. `chunk_max` [chunks] holds the chunk maxima of p's row, or is null.
   SPECDEC_DEVICE BlockExecutor(const RowStats& stats, float* sum, const float* chunk_max, Held held)
       : stats_(stats), sum_(sum), chunk_max_(chunk_max), held_(held) {}
 
+  // Whether this thread writes the results
   SPECDEC_DEVICE bool leads() const { return threadIdx.x == 0; }
   SPECDEC_DEVICE int thread() const { return int(threadIdx.x); }
   SPECDEC_DEVICE int threads() const { return kThreads; }
@@ -53,13 +55,14 @@ class BlockExecutor {
     return block_sum_of(p.row.V, sum_);
   }
 
-  // p alone; it must be in memory, since its address is taken.
+  // The total of p alone. p must be in memory, since its address is taken.
   SPECDEC_DEVICE double sum(const Dist& p) { return apart::target_sum(&p, chunk_max_, sum_); }
   SPECDEC_DEVICE int64_t draw(const Dist& p, double v) const { return apart::target_draw(&p, v, sum_); }
 
   SPECDEC_DEVICE int64_t argmax_finite(const Row& row) const { return block_argmax_finite(row); }
 
  protected:
+  // Computes the chunk sums of (p - q)+, or of p if q is of kind kNothing, unless they are in memory.
   SPECDEC_DEVICE void hold(const Dist& p, const Dist& q) {
     const Held wanted = q.kind == Kind::kNothing ? kPlain : kPair;
     if (held_ == wanted) return;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads of a block as the lanes that share a rule's work (cpu/one_lane.h has the CPU's)
+// The threads of a block as the lanes that share an op's work (budget.h, count_tokens_.h). The CPU's one lane is in
+// cpu/one_lane.h.
 #pragma once
 
 #include "thread_block.cuh"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stats of a row (four floats) from the statistics of its chunks, by one block. Its first warp alone adds them up.
+// The stats of a row (four floats) from the statistics of its chunks, by one block. Only its first warp adds them up.
 #pragma once
 
 #include "chunk_reduce.cuh"
@@ -35,8 +35,8 @@ struct RowTotals {
   int top;          // the first chunk with the maximum; greedy rows only
 };
 
-// Called by one warp. If the row has a total and `sums` is not null, it leaves the chunk sums of the distribution
-// there.
+// The totals of a row. Called by one warp. If the row is valid and not greedy, and `sums` is not null, also writes the
+// chunk sums of its distribution to `sums`.
 SPECDEC_DEVICE RowTotals warp_totals(const ChunkTable& table, int chunks, float scale, float* sums) {
   const WarpRuns stats(chunks, [&](int c, bool inside) {
     return inside ? ChunkStats{__ldcg(table.max + c), __ldcg(table.sum + c)} : ChunkStats{-HUGE_VALF, 0};
@@ -60,8 +60,8 @@ SPECDEC_DEVICE RowTotals warp_totals(const ChunkTable& table, int chunks, float 
   const double log_total = log(r.total);
   r.log_total = float(log_total);
   if (!sums) return r;
-  // norm = exp(-float(ln total)). What rounding to float took away is so small that three terms of its exponential are
-  // exact in double.
+  // norm = exp(-r.log_total) = exp(rounded) / total, where `rounded` is what rounding ln(total) to float took away. It
+  // is so small that three terms of the series of exp are exact in double.
   const double rounded = log_total - r.log_total;
   const double norm = (1 + rounded * (1 + 0.5 * rounded)) / r.total;
   shares.each([&](int c, float share) {
@@ -70,8 +70,8 @@ SPECDEC_DEVICE RowTotals warp_totals(const ChunkTable& table, int chunks, float 
   return r;
 }
 
-// The stats of a row without filters, by one warp. Leaves the chunk sums of p in `sums`, unless that is null. For an
-// invalid row, `max` is not the largest finite entry that invalid_stats() looks for.
+// The stats of a row without filters, by one warp. Leaves the chunk sums of its distribution in `sums`, unless that is
+// null. For an invalid row, `max` is the maximum of the chunks, while invalid_stats() gives the largest finite entry.
 SPECDEC_DEVICE RowStats warp_stats(const Row& row, const Filters& filters, const ChunkTable& table, float* sums) {
   const float scale = filters.scale();
   const RowTotals r = warp_totals(table, int(chunk_count(row.V)), scale, sums);
@@ -85,7 +85,8 @@ SPECDEC_DEVICE RowStats warp_stats(const Row& row, const Filters& filters, const
   return {scale, r.max, float(warp_reduce(id, [](int a, int b) { return a < b ? a : b; })), r.max};
 }
 
-// Called by one warp, writes to shared memory. Not inlined: kernels that stream rows have no registers to spare.
+// Writes the totals of a row to shared memory. Called by one warp. Not inlined: kernels that stream rows have no
+// registers to spare.
 SPECDEC_APART void leave_totals(ChunkTable table, int chunks, float scale, float* sums, RowTotals* out) {
   const RowTotals found = warp_totals(table, chunks, scale, sums);
   if (threadIdx.x == 0) *out = found;
@@ -112,7 +113,7 @@ SPECDEC_DEVICE int64_t block_argmax(const Row& row, int64_t chunk, float max) {
   return block_min(found);
 }
 
-// The chunk statistics of a row of logits without its removed ids
+// The chunk statistics of a row of logits without its removed ids; `ids` is as in chunk_stats_without().
 SPECDEC_DEVICE void reduce_chunks_without(const Dist& q, const Few& removed, int part, int per_warp,
                                           const ChunkTable& table, const Listed* ids = nullptr) {
   for_chunks(chunk_count(q.row.V), part, per_warp, [&](int64_t c) {
@@ -122,14 +123,14 @@ SPECDEC_DEVICE void reduce_chunks_without(const Dist& q, const Few& removed, int
 }
 
 // The stats of a row of logits without its removed ids. They are relative to the largest logit that is left, so nothing
-// is lost however little that weighs. log_norm is NaN if nothing is left. Leaves the chunk sums in `sums`.
+// is lost, however little the rest weighs. log_norm is NaN if nothing is left. Leaves the chunk sums in `sums`.
 SPECDEC_DEVICE RowStats block_stats_without(const Dist& q, const ChunkTable& table, float* sums) {
   const RowTotals r = block_totals(table, q.row.V, q.stats.scale, sums);
   return {q.stats.scale, q.stats.cutoff, r.max == -HUGE_VALF ? NAN : r.log_total, r.max};
 }
 
-// The stats of a row from its chunk statistics. Leaves the chunk sums of p in `sums`, which may be those of the table,
-// unless a filter is on.
+// The stats of a row from its chunk statistics. Unless a filter is on, or the row is greedy or invalid, leaves the
+// chunk sums of its distribution in `sums`, which may be table.sum.
 template <bool kFiltered>
 SPECDEC_DEVICE RowStats block_stats(const Row& row, const Filters& filters, const ChunkTable& table, float* sums) {
   const float scale = filters.scale();
@@ -146,7 +147,7 @@ SPECDEC_DEVICE RowStats block_stats(const Row& row, const Filters& filters, cons
   return {scale, -FLT_MAX, r.log_total, r.max};
 }
 
-// The same, with `sums` in the table
+// The same, with table.sum as `sums`
 template <bool kFiltered>
 SPECDEC_DEVICE RowStats block_stats(const Row& row, const Filters& filters, const ChunkTable& table) {
   return block_stats<kFiltered>(row, filters, table, table.sum);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads by id cost registers, of which most kernels have none to spare. So the kernels of verify_chain, verify_tree,
-// row_gap and kseq_rho are compiled twice: for drafts without ids by X_cuda.cu, and for those with ids by
-// X_by_id_cuda.cu, which includes X_cuda.cu. `sample` has a kernel of its own for rows with ids.
-// A build with SPECDEC_CUDA_IDS=0 leaves out the second copies, which are half of its time and a third of its library.
+// Draft rows may have token ids for their entries (core/entry_ids.h). Reads of a row by id need registers, of which
+// most kernels have none to spare. So the kernels of verify_chain, verify_tree, row_gap and kseq_rho are compiled
+// twice: by X_cuda.cu for drafts without ids, and by X_by_id_cuda.cu, which includes X_cuda.cu, for drafts with ids.
+// `sample` has kernels of its own for rows with ids. A build with SPECDEC_CUDA_IDS=0 leaves out the second copies. They
+// take half of the build's time and a third of the library.
 #pragma once
 
 #include "../core/entry_ids.h"
@@ -16,7 +17,7 @@ void launch_kernels(const Op& a, const Tensor& like);
 
 template <class Op>
 void run(const Op& a, const Tensor& like) {
-  if constexpr (kReadsIds)  // the simulated device: no kernel is compiled twice
+  if constexpr (kReadsIds)  // on the simulated device no kernel is compiled twice
     launch_kernels<true>(a, like);
   else if (!a.has_ids())
     launch_kernels<false>(a, like);

@@ -7,16 +7,17 @@
 
 namespace specdec {
 
+// Loads chunk sum c, or 0 if it is not inside the lane's run.
 struct SumAt {
   const float* sums;
   SPECDEC_DEVICE float operator()(int c, bool inside) const { return inside ? __ldcg(sums + c) : 0.0f; }
 };
 
-// Chunk sums as one warp loads them
+// The chunk sums of a row, loaded by one warp
 using SumRuns = WarpRuns<SumAt>;
 SPECDEC_DEVICE SumRuns sums_of(int64_t V, const float* sums) { return {int(chunk_count(V)), SumAt{sums}}; }
 
-// The chunk sums added up. Only the first warp of a block knows this.
+// The chunk sums added up, known only to the first warp of a block
 struct ChunkSums {
   double before = 0;  // sum of the chunks before the lane's run
   double total = 0;
@@ -50,10 +51,11 @@ SPECDEC_DEVICE double block_sum_of(int64_t V, const float* sums) {
 struct ChosenChunk {
   double total;
   int index;
-  double over, inside;  // the target minus the sum of the chunks before; the sum of this chunk
-  double fraction;      // over / inside: a fraction, since the rescan adds up in another order
+  double over, inside;  // v times the total, minus the sum of the chunks before; the sum of this chunk
+  double fraction;      // over / inside: the draw adds up the chunk in another order, to another sum
 
-  // Called by one thread, once the choice is known. Nothing waits for this division until entries are added up.
+  // Called by one thread, once the choice is known. Nothing waits for this division until the entries of the chunk are
+  // added up.
   SPECDEC_DEVICE void set_fraction() { fraction = over / inside; }
 };
 
@@ -70,7 +72,7 @@ SPECDEC_APART void leave_choice(int64_t V, double v, const float* sums, ChosenCh
   warp_choose(sums_of(V, sums), v, chosen);
 }
 
-// Returns the chosen chunk to all threads. The first warp calls choose(where to leave it).
+// Returns the chosen chunk to all threads. The first warp calls choose(chosen), which writes it to *chosen.
 template <class Choose>
 SPECDEC_DEVICE ChosenChunk& block_choose(const Choose& choose) {
   __shared__ Uninitialised<ChosenChunk> shared;
@@ -82,8 +84,8 @@ SPECDEC_DEVICE ChosenChunk& block_choose(int64_t V, double v, const float* sums)
   return block_choose([&](ChosenChunk* chosen) { leave_choice(V, v, sums, chosen); });
 }
 
-// Finds the first id of the chunk whose running sum exceeds the chosen fraction of the chunk's total; w are the weights
-// of this thread's entries. Returns true in the one thread that has this id.
+// Finds the first id of the chunk whose running sum exceeds the fraction `chunk.fraction` of the chunk's total; w are
+// the weights of this thread's entries. Returns true in the one thread that has this id.
 SPECDEC_DEVICE bool finds_in_chunk(const ChosenChunk& chunk, const float (&w)[ThreadRun::kEntries], int64_t& id) {
   __shared__ double of_warp[kWarps];
   const int thread = opaque(int(threadIdx.x)), warp = thread / kLanes, lane = thread % kLanes;
@@ -108,7 +110,7 @@ SPECDEC_DEVICE bool finds_in_chunk(const ChosenChunk& chunk, const float (&w)[Th
 }
 
 // Draws an id from the chosen chunk, for all threads. weigh(a ThreadRun, w, meanwhile) computes a thread's weights, and
-// calls meanwhile() while it waits for entries.
+// calls meanwhile() while it waits for its entries.
 template <class Weigh>
 SPECDEC_DEVICE int64_t block_draw(ChosenChunk& chunk, const Weigh& weigh) {
   __shared__ int64_t drawn;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For launches in which blocks share rows: which block takes which chunks, and what it leaves for each chunk.
+// For launches in which blocks share rows: which block takes which chunks, and what it computes for each of them.
 #pragma once
 
 #include "logit_histogram.cuh"
@@ -9,7 +9,8 @@
 
 namespace specdec {
 
-// Calls f(c) for the chunks of block `part` of a row. Each of its warps takes per_warp chunks in turn.
+// Calls f(c) for the chunks of block `part` of a row. Each of the block's warps takes up to per_warp chunks, one after
+// another.
 template <class F>
 SPECDEC_DEVICE void for_chunks(int64_t chunks, int part, int per_warp, const F& f) {
   const int first = part * per_warp * kWarps, behind = first + per_warp * kWarps;
@@ -23,7 +24,7 @@ SPECDEC_DEVICE void for_chunk(int c, int part, int per_warp, const F& f) {
   if (c / (per_warp * kWarps) == part && c % kWarps == int(threadIdx.x) / kLanes) f(c);
 }
 
-// The neighbouring entries that each thread takes of a chunk shared by a block
+// The adjacent entries that each thread takes if a whole block works on one chunk
 using ThreadRun = RunOf<kChunk / kThreads>;
 SPECDEC_DEVICE ThreadRun thread_run(int64_t chunk) {
   return {chunk * kChunk + int64_t(threadIdx.x) * ThreadRun::kEntries};
@@ -32,15 +33,16 @@ SPECDEC_DEVICE ThreadRun thread_run(int64_t chunk) {
 // How many chunks each warp takes if `blocks` blocks share a row
 SPECDEC_HD int turns(int64_t chunks, int blocks) { return (int(chunks) + kWarps * blocks - 1) / (kWarps * blocks); }
 
-// Whether each lane of a row's chunks leaves its largest entry. These bound the k-th largest logit from below, since k
-// of them reach the k-th largest of them; k must be small enough for a block's shared memory and for the number of
-// lanes. Otherwise a lane leaves any entry, and these are a sample that tells where top-p's mass lies.
+// Whether each lane leaves its largest entry of every chunk of a row, for top-k. The k-th largest of these is a lower
+// bound of the row's k-th largest logit, since at least k logits reach it. This needs a k that is small enough for a
+// block's shared memory and for the number of lanes. Otherwise a lane leaves any one of its entries. These are a sample
+// of the row, which shows where top-p's mass lies.
 SPECDEC_HD bool by_largest(const Filters& filters, int64_t V) {
   const int64_t chunks = chunk_count(V), k = filters.top_k;
   return filters.top_k_on(V) && k <= kBins && k <= chunks * kLanes / 4 && (k <= chunks || chunks * kLanes <= kFew);
 }
 
-// What a pass over rows leaves for each of their chunks
+// The results of a pass over rows for each of their chunks
 struct ChunkTable {
   float* max = nullptr;    // [rows, chunks]
   float* sum = nullptr;    // [rows, chunks]
@@ -74,7 +76,7 @@ class TableRoom {
   bool has_lanes_;
 };
 
-// Writes the statistics of a block's chunks to `table`, which is that of the row.
+// Writes the statistics of the chunks of block `part` to `table`, the table of this row.
 template <bool kFiltered>
 SPECDEC_DEVICE void reduce_chunks(const Row row, float scale, int part, int per_warp, const ChunkTable table) {
   const int whole = whole_chunks(row);
@@ -104,8 +106,8 @@ SPECDEC_DEVICE bool reaches(const Dist& p, const float* chunk_max, int c) {
 // Whether q has a row in which entry v is that of id v
 SPECDEC_DEVICE bool has_dense_row(const Dist& q) { return has_row(q) && !q.row.is_listed(); }
 
-// How many leading whole chunks of a pair grouped_chunk_sum() can sum: of logits of one dtype, or of float32
-// probabilities
+// How many leading chunks of a pair grouped_chunk_sum() can sum whole. Both rows must be logits of one dtype, or
+// float32 probabilities.
 SPECDEC_DEVICE int whole_chunks(const Dist& p, const Dist& q) {
   if (p.kind == Kind::kProbs && p.row.dtype != kFloat32) return 0;
   const int whole = whole_chunks(p.row);
@@ -114,8 +116,9 @@ SPECDEC_DEVICE int whole_chunks(const Dist& p, const Dist& q) {
   const int of_q = whole_chunks(q.row);
   return of_q < whole ? of_q : whole;
 }
-// Like whole_chunks(), but counts the last chunk too if it is not whole and V is a multiple of kGroup: then these are
-// all chunks. Both rows must be aligned, of one length, and have at least one whole chunk for that.
+// Like whole_chunks(), but also counts the last chunk if it is not whole and grouped_chunk_sum() can sum it too; the
+// result is then the number of all chunks. For that V must be a multiple of kGroup, and both rows must be aligned, of
+// one length, and have at least one whole chunk.
 SPECDEC_DEVICE int grouped_chunks(const Dist& p, const Dist& q) {
   const int whole = whole_chunks(p, q);
   const bool all = p.row.V / kChunk == whole && p.row.V % kGroup == 0 && aligned(p.row) && whole > 0 &&
@@ -123,6 +126,7 @@ SPECDEC_DEVICE int grouped_chunks(const Dist& p, const Dist& q) {
   return all ? int(chunk_count(p.row.V)) : whole;
 }
 
+// Calls f with the dtype of a pair that has whole_chunks(), and the weights of p and of q.
 template <class F>
 SPECDEC_DEVICE void with_weights(const Dist& p, const Dist& q, const F& f) {
   if (p.kind == Kind::kProbs)
@@ -131,6 +135,7 @@ SPECDEC_DEVICE void with_weights(const Dist& p, const Dist& q, const F& f) {
     with_dtype(p.row.dtype, [&](auto type) { f(type, LogitWeights(p), LogitWeights(q)); });
 }
 
+// Adds the chunks in which q, a row by id, has an entry. Called by all threads of a block.
 SPECDEC_APART void add_listed(const Listed* q, int chunks, SpecialChunks* to) {
   for (int c = threadIdx.x; c < chunks; c += kThreads) {
     if (reaches(*q, c * kChunk, (c + 1) * kChunk)) to->add_from_any_warp(c);
@@ -139,7 +144,7 @@ SPECDEC_APART void add_listed(const Listed* q, int chunks, SpecialChunks* to) {
 }
 
 // The chunks of (p - q)+ that a loop over whole chunks cannot sum: the one that holds the token of a one-hot q, and
-// those that hold an id of a q by id. Called by all threads of a block.
+// those in which a q by id has an entry. Called by all threads of a block.
 SPECDEC_DEVICE SpecialChunks& special_chunks(const Dist& p, const Dist& q) {
   __shared__ Uninitialised<SpecialChunks> shared;
   shared.get().make(chunk_count(p.row.V), q.kind == Kind::kOneHot ? int(q.hot / kChunk) : -1);
@@ -147,7 +152,7 @@ SPECDEC_DEVICE SpecialChunks& special_chunks(const Dist& p, const Dist& q) {
   return shared.get();
 }
 
-// Sums the chunks that are special or not less than `first`, of any rows, kAtOnce groups at a time.
+// Sums the chunks that are special or not less than `first`, for rows of any kind, kAtOnce groups at a time.
 template <int kAtOnce, class Special>
 SPECDEC_DEVICE void sum_left_chunks(int first, const Dist& p, const Dist& q, const Special& special, const int& part,
                                     int per_warp, const float* chunk_max, float* sum) {
@@ -165,7 +170,7 @@ SPECDEC_DEVICE void sum_all_chunks(const Dist& p, const Dist& q, const float* ch
   });
 }
 
-// Sums the grouped chunks that are not special. A chunk whose plain sum is NaN becomes special.
+// Sums the grouped chunks that are not special. A chunk whose plain_chunk_sum() is NaN becomes special.
 template <class Special>
 SPECDEC_DEVICE void sum_grouped_chunks(const Dist& p, const Dist& q, Special& special, const int& part, int per_warp,
                                        const float* chunk_max, float* sum) {
@@ -212,8 +217,8 @@ SPECDEC_DEVICE void sum_grouped_chunks(const Dist& p, const Dist& q, Special& sp
   });
 }
 
-// Chunk sums of (p - q)+. p, q and `part` are read again where a loop begins, and not kept in registers over the loop
-// before.
+// Writes the chunk sums of (p - q)+ for the chunks of block `part`. p, q and `part` are read from memory again before
+// each loop, and not kept in registers over the loop before it.
 template <class Special>
 SPECDEC_DEVICE void sum_chunks(const Dist& p, const Dist& q, Special&& special, const int& part, int per_warp,
                                const float* chunk_max, float* sum) {
@@ -222,7 +227,7 @@ SPECDEC_DEVICE void sum_chunks(const Dist& p, const Dist& q, Special&& special, 
   sum_left_chunks<kPairs>(grouped_chunks(p, q), p, q, special, part, per_warp, chunk_max, sum);
 }
 
-// Several blocks share each of N rows. The last of them to finish goes on alone.
+// The grid of a launch in which several blocks share each of N rows. The last block of a row to finish goes on alone.
 struct RowGrid {
   int* arrived = nullptr;  // [N]
   int blocks = 1;          // per row
@@ -233,8 +238,7 @@ struct RowGrid {
   SPECDEC_DEVICE bool last() const { return last_block(arrived + row(), blocks); }
 };
 
-// Reserves the counters and tables of a grid over N rows of V entries, next to what else the launch asks of the
-// scratch.
+// Reserves the counters and tables of a grid over N rows of V entries, in the scratch memory of the launch.
 class RowGridRoom {
  public:
   RowGridRoom(Scratch& scratch, int64_t N, int64_t V, bool filters)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Clusters of blocks (sm_90 and newer): their blocks run at the same time, and each can access the dynamic shared
-// memory of the others. If a launch asks for no clusters, and on older GPUs, a block is a cluster of its own.
+// memory of the others. In a launch without clusters, and on older GPUs, every block is a cluster by itself.
 #pragma once
 
 #include "thread_block.cuh"
@@ -34,7 +34,7 @@ SPECDEC_DEVICE int cluster_size() {
 // The index of this cluster in the launch
 SPECDEC_DEVICE int64_t cluster_index() { return blockIdx.x / unsigned(cluster_size()); }
 
-// A barrier for all threads of the cluster; what they wrote before is visible after it.
+// A barrier for all threads of the cluster. All that they wrote before it is visible to all of them after it.
 #if defined(SPECDEC_CUDA_ON_CPU)
 inline void cluster_sync(cuda_on_cpu::Site site = cuda_on_cpu::Site::current()) {
   if (cluster_size() == 1) return __syncthreads(site);
@@ -49,7 +49,7 @@ SPECDEC_DEVICE void cluster_sync() {
 }
 #endif
 
-// The address that corresponds to `shared` in the dynamic shared memory of block `rank` of the cluster
+// The address in the dynamic shared memory of the cluster's block `rank` that corresponds to `shared` in this block's
 template <class T>
 SPECDEC_DEVICE T* of_rank(T* shared, int rank) {
 #if defined(SPECDEC_CUDA_ON_CPU)

@@ -13,13 +13,13 @@ namespace specdec {
 struct ClusterShape {
   int size = 1;        // blocks
   size_t shared = 0;   // bytes of dynamic shared memory per block
-  bool keeps = false;  // all parts of the SharedRoom fit
+  bool keeps = false;  // whether the blocks have room for all parts of the SharedRoom
 
   int64_t blocks(int64_t clusters) const { return clusters * size; }
 };
 
-// The dynamic shared memory that a kernel asks for: `fixed` bytes in every block and, if all of them fit, `parts`
-// pieces of `each` bytes, dealt in turn to the blocks of a cluster.
+// The dynamic shared memory that a kernel asks for: `fixed` bytes in every block, and `parts` pieces of `each` bytes,
+// which are dealt in turn to the blocks of a cluster. If the pieces do not all fit, a block gets the fixed bytes alone.
 struct SharedRoom {
   size_t fixed = 0;
   int64_t parts = 0;
@@ -30,7 +30,8 @@ struct SharedRoom {
 
 constexpr int kLargestCluster = 8;  // every GPU with clusters allows it
 
-// SPECDEC_CUDA_PATH=cluster or streaming forces one of the paths. By default clusters run where they fit.
+// SPECDEC_CUDA_PATH forces a choice. With `cluster`, clusters have more than one block. With `streaming`, they have one
+// block, and verify_chain does not take its path for small batches. If it is not set, cluster_shape() chooses.
 enum class CudaPath { kAny, kCluster, kStreaming };
 inline CudaPath cuda_path(const char* op) {
   const char* asked = std::getenv("SPECDEC_CUDA_PATH");
@@ -51,7 +52,8 @@ inline bool has_clusters(const char* op) { return device_attribute(op, cudaDevAt
 
 // What a device allows a kernel: the most dynamic shared memory of a block, and how many clusters of each size run at
 // once with that much. A cluster lies within one group of SMs, so fewer clusters fit than the number of SMs suggests.
-// On a device that is partitioned or shared too finely, none of a size may fit.
+// On a device that is partitioned or shared too finely, no cluster of a size may fit. All numbers are packed into one
+// integer, which OncePerDevice can cache.
 class Allowance {
  public:
   // fits(size) returns how many clusters of `size` >= 2 blocks run at once.
@@ -135,8 +137,9 @@ Allowance allowance_of(const char* op) {
 }
 #endif
 
-// The shape in which to launch so many clusters: the widest of which all run at once. If no such shape can keep its
-// parts, a wider one that can is used, provided that all clusters run in at most `turns_to_keep` turns.
+// Chooses the shape for launching `clusters` clusters: the largest size at which they all run at once. If no such size
+// has room for the parts of `room`, a larger size that has room is used, provided that the clusters run in at most
+// `turns_to_keep` turns.
 template <auto kKernel>
 ClusterShape cluster_shape(const char* op, int64_t clusters, const SharedRoom& room, int turns_to_keep = 1) {
   const Allowance allowance = allowance_of<kKernel>(op);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two launches of which the second may begin while the first still runs (programmatic dependent launch, sm_90 and
 // newer). The first calls let_next_begin(). Each thread of the second calls wait_for_launch() before it reads what the
-// first wrote, writes anything or exits; until then it reads only the caller's inputs. Those are complete: the first is
-// an ordinary launch, which begins after all writes to them. The wait does not invalidate L1, so what the first launch
-// loads as well as writes is read by __ldcg.
+// first wrote, before it writes anything, and before it exits. Until then it reads only the caller's inputs. Those are
+// complete: the first is an ordinary launch, which begins after all writes to them. The wait does not invalidate L1. So
+// the second launch reads memory that the first both loads and writes by __ldcg, which does not use L1.
 #pragma once
 
 #include <cstdlib>
@@ -38,7 +38,7 @@ inline cuda_on_cpu::After begins_after(const char* op) {
 }
 #endif
 
-// Called by any thread of a block. Once every block has called it or exited, the next launch may begin.
+// Called by any thread of a block. The next launch may begin once every block has called this or exited.
 SPECDEC_DEVICE void let_next_begin() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
@@ -56,7 +56,7 @@ SPECDEC_DEVICE void wait_for_launch() {
 }
 
 #if !defined(SPECDEC_CUDA_ON_CPU)
-// Whether the kernel code that this device runs was compiled with the wait
+// Whether the code of the kernel that this device runs was compiled with the wait, for sm_90 or newer
 template <auto kKernel>
 bool waits_for_launch(const char* op) {
   static OncePerDevice known;

@@ -7,7 +7,7 @@
 #include "../core/row.h"
 
 #define SPECDEC_DEVICE __device__ __forceinline__
-// Not inlined: code that rarely runs, or whose caller has no registers to spare
+// For functions that are not inlined: they rarely run, or their caller has no registers to spare.
 #define SPECDEC_APART __device__ __attribute__((noinline)) inline
 #define SPECDEC_HD_APART __host__ SPECDEC_APART
 
@@ -27,8 +27,8 @@ SPECDEC_DEVICE float half_to_float(uint32_t bits) {
 #endif
 }
 
-// Hides from the compiler where a pointer or an index comes from. Otherwise it would keep an address for every entry of
-// a chunk across loop iterations, and spill.
+// Hides from the compiler where a pointer or an index comes from. Otherwise the compiler would keep an address for
+// every entry of a chunk across loop iterations, and spill registers.
 template <class T>
 SPECDEC_DEVICE const T* opaque(const T* p) {
 #if defined(__CUDA_ARCH__)
@@ -43,18 +43,20 @@ SPECDEC_DEVICE int opaque(int i) {
   return i;
 }
 
-// Values that were read from memory before this call are read again after it, and not kept in registers over a loop.
+// After this call the compiler reads values from memory again. It does not keep those that it read before in registers
+// over a loop.
 SPECDEC_DEVICE void forget() {
 #if defined(__CUDA_ARCH__)
   asm volatile("" ::: "memory");
 #endif
 }
 
-// Where group j of this lane begins in its chunk. It does not depend on the dtype or alignment of the row, so every sum
-// has the same order, and the same bits.
+// A group is kGroup adjacent entries, which one lane holds. Each lane has kGroups groups of a chunk, and group_begin(j)
+// is where its group j begins in the chunk. This depends on neither the dtype nor the alignment of the row, so every
+// sum has the same order, and the same bits.
 constexpr int kGroup = 8, kGroups = kChunk / kLanes / kGroup;
 SPECDEC_DEVICE int group_begin(int j) { return (j * kLanes + int(threadIdx.x) % kLanes) * kGroup; }
-// The offset of a lane's entry r from its first entry
+// A lane's entries of a chunk are numbered r = 0 .. 31, group after group. Entry r lies step_of(r) after entry 0.
 SPECDEC_DEVICE constexpr int step_of(int r) { return r / kGroup * (kLanes * kGroup) + r % kGroup; }
 
 }  // namespace specdec

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An executor for walks by a rule that computes the TV and both entropies of a pair in one pass, if it is told before
-// that they will be needed. It takes more registers than a walk down a tree can spare.
+// An executor for walks by a rule that computes the TV and both entropies of a pair of rows in one pass, if
+// expect_gap() announces them. It needs more registers than a walk down a tree can spare.
 #pragma once
 
 #include "mixture_executor.cuh"
@@ -8,8 +8,8 @@
 namespace specdec {
 namespace apart {
 
-// sum (p - q)+ and the entropies of two rows of logits of equal length. Each is added up in the order of its own pass,
-// so it has the same bits.
+// sum (p - q)+ and the entropies of two rows of logits of equal length. Each is added up in the same order as in a pass
+// of its own, so it has the same bits. tv, of_p, of_q [chunks]: memory for the chunk sums.
 SPECDEC_APART void gap_sums(const Pair* pair, float* tv, float* of_p, float* of_q, PairGap* out) {
   const Dist &p = pair->p.p, &q = pair->q;
   const int64_t chunks = chunk_count(p.row.V);
@@ -46,11 +46,11 @@ SPECDEC_APART void gap_sums(const Pair* pair, float* tv, float* of_p, float* of_
 
 }  // namespace apart
 
-// A MixtureExecutor that computes TV and both entropies of a pair in one pass and keeps them. For that it needs a third
-// table.
+// A MixtureExecutor that computes TV and both entropies of a pair in one pass and keeps them. For that it needs memory
+// for a third set of chunk sums.
 class GapExecutor : public MixtureExecutor {
  public:
-  // third [2 * clusters, chunks]: the third sum, for which a ChunkTable has no place
+  // third [2 * clusters, chunks]: memory for the chunk sums for which a ChunkTable has no place
   SPECDEC_DEVICE GapExecutor(const ExecutorTables& tables, float* third, char* shared)
       : MixtureExecutor(tables, shared), third_(third + 2 * cluster_index() * tables.chunks) {
     if (keeps()) held_gap() = {};
@@ -67,7 +67,8 @@ class GapExecutor : public MixtureExecutor {
     if (held.p && d.row.id() == held.q) return held.gap.entropy_q;
     return MixtureExecutor::entropy(d);
   }
-  // Only for rows without filters: each then has one distribution, so the kept values stay valid.
+  // Computes the TV and both entropies of a pair for which they will be needed, and keeps them. Only for rows without
+  // filters: such a row has one distribution, so the kept values stay valid.
   SPECDEC_DEVICE void expect_gap(const Dist& p, const Dist& q) {
     if (p.kind != Kind::kLogits || q.kind != Kind::kLogits || p.row.V != q.row.V || q.row.is_listed()) return;
     const apart::Pair& pair = shared(Residual{p}, &q);
@@ -80,7 +81,7 @@ class GapExecutor : public MixtureExecutor {
 
  private:
   struct HeldGap {
-    RowId p, q;  // the rows of `gap`, or null
+    RowId p, q;  // the rows of `gap`; null: there is none
     PairGap gap{};
   };
   SPECDEC_DEVICE HeldGap& held_gap() const {

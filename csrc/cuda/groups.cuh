@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a warp holds a chunk of 1024 entries of a row: each lane has groups of eight neighbours.
+// Loads rows from memory, for all CUDA code. A warp holds a chunk of 1024 entries of a row: each lane has groups of
+// eight adjacent entries (device.cuh).
 #pragma once
 
 #include <type_traits>
@@ -9,7 +10,7 @@
 
 namespace specdec {
 
-// The address of a row's stored entries, with or without a view
+// The address of a row's stored entries, with or without a view. The row must not be by id.
 SPECDEC_HD const void* memory_of(const Row& row) { return row.is_seen() ? row.view()->data : row.pointer(); }
 
 SPECDEC_HD float stored_entry(const Row& row, int64_t v) { return number_at(memory_of(row), row.dtype, v); }
@@ -24,15 +25,17 @@ SPECDEC_HD float Row::entry(int64_t v, float scale, float cutoff) const {
   return is_seen() ? changed_entry(data_, dtype, v, scale, cutoff) : number_at(data_, dtype, v);
 }
 
+// The address of entry v of such a row
 SPECDEC_DEVICE const char* place_of(const Row& row, int64_t v) {
   return static_cast<const char*>(memory_of(row)) + v * (row.dtype == kFloat32 ? 4 : 2);
 }
 
+// The id of entry r of this lane, in its groups `first`, first + 1, ... of a chunk
 SPECDEC_DEVICE int64_t id_of(int64_t chunk, int first, int r) {
   return chunk * kChunk + group_begin(first + r / kGroup) + r % kGroup;
 }
 
-// A group as stored in memory, at a multiple of 16 bytes
+// A group with its entries as stored; it lies in memory at a multiple of 16 bytes.
 template <DType kType>
 struct Group {
   static constexpr int kSize = kType == kFloat32 ? 4 : 2, kWords = kGroup * kSize / 4;
@@ -46,7 +49,7 @@ struct Group {
       words[4 * h] = x.x, words[4 * h + 1] = x.y, words[4 * h + 2] = x.z, words[4 * h + 3] = x.w;
     }
   }
-  SPECDEC_DEVICE void fill(float pad) {  // 0 or -inf
+  SPECDEC_DEVICE void fill(float pad) {  // pad: 0 or -inf
     const uint32_t infinity = kType == kFloat32 ? 0xff800000u : kType == kBFloat16 ? 0xff80ff80u : 0xfc00fc00u;
 #pragma unroll
     for (int w = 0; w < kWords; ++w) words[w] = pad == 0 ? 0 : infinity;
@@ -81,9 +84,10 @@ SPECDEC_DEVICE const char* group_at(const Row& row, int64_t chunk, int j) {
   return static_cast<const char*>(row.pointer()) + (chunk * kChunk + group_begin(j)) * Group<kType>::kSize;
 }
 
-// Loads N stored entries one by one. Entry r is at begin + step_of(r), as in a chunk. Entries from `left` on are `pad`,
-// and so are entries that the row's mask forbids, which are not read (only rows of logits have masks, and their pad is
-// -inf). The rest of the view is not applied. For a 16-bit row at most eight loads are in flight at a time.
+// Loads N stored entries one by one: entry r of the thread is entry begin + step_of(r) of the row, as in a chunk.
+// `left` is the number of entries from `begin` on that exist. Those after them become `pad`. So do entries that the
+// row's mask forbids, which are not read (only rows of logits have masks, and their pad is -inf). The rest of the view
+// is not applied. For a 16-bit row at most eight loads are in flight at a time.
 template <int N>
 SPECDEC_DEVICE void load_stored(const Row& row, int64_t begin, int left, float pad, float (&z)[N]) {
   const uint32_t allowed = allowed_bits<N>(row, int(begin));
@@ -110,7 +114,7 @@ SPECDEC_DEVICE void load_stored(const Row& row, int64_t begin, int left, float p
       z[j * kAtOnce + e] = brain ? __uint_as_float(bits[e] << 16) : half_to_float(bits[e]);
   }
 }
-// The same, with the view applied
+// The same with the whole view applied, up to the end of the row
 template <int N>
 SPECDEC_DEVICE void load_entries(const Row& row, int64_t begin, float pad, float (&z)[N]) {
   const int64_t rest = row.V - begin;
@@ -129,7 +133,7 @@ SPECDEC_DEVICE int left_of(const Row& row, int64_t chunk) {
 SPECDEC_DEVICE bool has_no_groups(const Row& row, int left) { return !aligned(row) || left % kGroup != 0; }
 
 // Calls f with groups first .. first + N - 1 of a chunk that can be loaded by whole groups. Groups beyond the row are
-// filled with `pad` (0 or -inf). All loads are issued before one is used.
+// filled with `pad` (0 or -inf). All loads are issued before any of their results is used.
 template <int N, class F>
 SPECDEC_DEVICE void with_groups(const Row& row, int64_t chunk, int first, int left, float pad, const F& f) {
   with_dtype(row.dtype, [&](auto type) {
@@ -157,10 +161,11 @@ SPECDEC_DEVICE void load_groups(const Row& row, int64_t chunk, int first, float 
   });
 }
 
-// GroupsOf and RunOf name the entries of a row that a thread holds: N groups of a chunk, or N neighbours. id(r) is the
-// id of entry r. All ids are in kSpan ids from begin() on. begin() is the same for all lanes in GroupsOf, but not in
-// RunOf. load() returns the entries as floats. It can be split into raw(), which issues the loads, and floats(), which
-// converts their results, so that the loads of two rows overlap.
+// GroupsOf and RunOf name the entries of a row that a thread holds: N groups of a chunk, or N adjacent entries. id(r)
+// is the id of entry r. All these ids lie in [begin(), begin() + kSpan). begin() is the same for all lanes in GroupsOf,
+// but not in RunOf. load() returns the entries as floats. raw() and floats() do it in two steps: raw() issues the
+// loads, and floats() converts their results. So the loads of two rows can overlap. Only EarlyGroupsOf and RunOf
+// separate the two; GroupsOf loads and converts in raw().
 template <int N>
 struct GroupsOf {
   static constexpr int kEntries = N * kGroup, kSpan = kChunk;
@@ -216,9 +221,9 @@ struct RunOf {
 
   SPECDEC_DEVICE int64_t id(int r) const { return first + r; }
   SPECDEC_DEVICE int64_t begin() const { return first; }
-  // Takes fewer registers than raw() and floats().
+  // Needs fewer registers than raw() and floats().
   SPECDEC_DEVICE void load(const Row& row, float pad, float (&z)[N]) const { load_entries(row, first, pad, z); }
-  // Entries beyond the row load the row's last entry, so that no lane branches.
+  // For an entry beyond the row this loads the row's last entry, so that no lane branches.
   SPECDEC_DEVICE void raw(const Row& row, float pad, float (&z)[N]) const {
     if (row.is_seen()) return load(row, pad, z);
     const bool wide = row.dtype == kFloat32;
@@ -246,7 +251,7 @@ struct RunOf {
   }
 
  private:
-  // How many of the N entries are inside the row; less than 1 beyond its end
+  // How many of the N entries are inside the row; less than 1 if the run begins after its end
   SPECDEC_DEVICE int left_of_run(const Row& row) const {
     const int64_t rest = row.V - first;
     return rest < N ? int(rest) : N;

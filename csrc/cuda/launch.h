@@ -35,7 +35,7 @@
    specdec::check_cuda(op, cudaGetLastError()))
 #endif
 
-// The archs in this binary, as requested from the compiler: "8.0;9.0;12.0+PTX"
+// The GPU architectures that this binary was compiled for, written as in "8.0;9.0;12.0+PTX"
 extern "C" const char* specdec_cuda_archs();
 
 namespace specdec {
@@ -64,8 +64,9 @@ inline void check_cuda(const char* op, cudaError_t error) {
   throw std::runtime_error(text.str());
 }
 
-// Caches the result of ask() for each device; the result must not be 0. Only the first call on a device runs ask().
-// That is before the launch: a CUDA graph may capture the launch, but not ask().
+// Caches the result of ask(), which must not be 0, for each of the first kDevices devices: only the first call on a
+// device runs ask(). It runs before the launch and puts nothing on the stream, so that a CUDA graph captures only the
+// launch.
 class OncePerDevice {
  public:
   template <class Ask>
@@ -91,7 +92,7 @@ inline void check_grid(const char* op, int64_t blocks) {
                              " blocks, a launch has at most 2^31 - 1");
 }
 
-// Makes the device of `like` the current one; `stream` is torch's current stream there.
+// Makes the device of `like` the current one until this is destroyed. `stream` is torch's current stream on it.
 class OnDeviceOf {
  public:
 #if defined(SPECDEC_CUDA_ON_CPU)
@@ -117,8 +118,8 @@ class OnDeviceOf {
 #endif
 };
 
-// The scratch memory of a call, cut from one allocation made before its first launch: ask for every piece, then
-// allocate, then take each piece at its offset.
+// The scratch memory of a call, cut from one allocation that is made before its first launch. First call ask() for
+// every piece, then allocate(), then at() with the offset that ask() returned.
 class Scratch {
  public:
   template <class T>
@@ -152,8 +153,8 @@ class Scratch {
   std::optional<Tensor> memory_;
 };
 
-// How many chunks each warp takes in turn. It is 1 while there are few chunks, so that many blocks share them. It grows
-// with their number, to launch fewer blocks. No result depends on it.
+// How many chunks each warp takes, one after another. It is 1 while there are few chunks, so that many blocks share
+// them. With more chunks it grows, to launch fewer blocks. No result depends on it.
 inline int chunks_per_warp(int64_t rows, int64_t chunks) {
   const int64_t all = rows * chunks;
   return all <= 1 << 12 ? 1 : all <= 1 << 14 ? 2 : 3;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lists the entries of a draft's rows by id (Listed in core/entry_ids.h), in a launch before those that read the rows.
-// A block takes one row: it sorts the ids of a sparse row, and writes the row as it is seen. A map is sorted already.
+// A block takes one row. It sorts the ids of a sparse row (those of a map are sorted already), and writes a copy of the
+// row with its view applied where that is needed.
 #pragma once
 
 #include "views.cuh"
@@ -11,8 +12,8 @@ using Place = EntryIds::Place;
 SPECDEC_DEVICE int32_t id_at(const Place* places, int i) { return places[i].id; }
 SPECDEC_DEVICE bool before(const Place& a, const Place& b) { return a.id != b.id ? a.id < b.id : a.at < b.at; }
 
-// Sorts n places in memory, by bitonic merges. n may be any number: every exchange moves the lesser place down, so one
-// with an index of n or more is skipped. Called by all threads of a block.
+// Sorts n places in memory, by bitonic merges. n may be any number: every exchange moves the smaller place to the lower
+// index, so an exchange with an index of n or more is skipped. Called by all threads of a block.
 SPECDEC_DEVICE void sort(Place* places, int n) {
   const auto exchange = [&](int64_t i, int64_t j) {
     if (j >= n) return;
@@ -38,13 +39,13 @@ SPECDEC_DEVICE void sort(Place* places, int n) {
 struct ListedRows {
   Listed* listed = nullptr;       // [positions]
   Place* places = nullptr;        // [positions, k], sparse only
-  float* written = nullptr;       // [positions, stride], or null: rows are read where they lie
+  float* written = nullptr;       // [positions, stride]: rows with views applied; null: none are written
   int32_t* repeats = nullptr;     // [positions]; [1] of a map
-  Seen* seen = nullptr;           // [positions]: of a map in which some draft ids have no target id
-  uint32_t* mapped = nullptr;     // [words]: bit j: entry j has an id
-  int32_t* none = nullptr;        // [spans + 1] zeros: a view without entries
-  int64_t stride = 0, words = 0;  // of `mapped`, and of `none` less one
-  int64_t V = 0;                  // of the target
+  Seen* seen = nullptr;           // [positions], of a map: views that mask the draft ids without a target id
+  uint32_t* mapped = nullptr;     // [words]: their mask; bit j: entry j has an id
+  int32_t* none = nullptr;        // [words + 1] zeros: their `begins`, since they have no entries
+  int64_t stride = 0, words = 0;  // stride: from row to row of `written`, in floats
+  int64_t V = 0;                  // ids of V or more are numbered anew
   bool adds = false;
 };
 
@@ -76,8 +77,8 @@ SPECDEC_DEVICE void list_sparse(Listed& row, Place* places, int32_t* repeats) {
   row.end = row.n > 0 ? places[row.n - 1].id + 1 : 1;
 }
 
-// Writes a row as it is seen: views apply to the ids of its entries. An entry without an id is -inf. Called by all
-// threads of a block.
+// Writes a row with its view applied. Views apply to the ids of its entries, and an entry without an id becomes -inf.
+// Called by all threads of a block.
 SPECDEC_DEVICE void write_seen(const Views& views, const ViewLists& lists, int64_t number, const Row& from, int64_t b,
                                int64_t position, const Listed& row, float* out) {
   const auto write = [&](const auto& seen) {
@@ -128,7 +129,8 @@ SPECDEC_DEVICE void list_map(const ListedRows& to, const Place* places, const in
   if (threadIdx.x == 0) to.none[to.words] = 0;
 }
 
-// Lists the entries of a row with this index. Called by all threads of a block.
+// Lists the entries of the row with this index. The int32 numbers of a map are the places [k], two numbers each, then
+// the ids of the entries [k], then `first` [V + 1]. Called by all threads of a block.
 SPECDEC_DEVICE void list_row(const ListedRows& to, const RowsIds& ids, const Ints& of_row, const Views& views,
                              const ViewLists& lists, int64_t number, const Row& from, int64_t b, int64_t position) {
   Listed row{};
@@ -181,8 +183,9 @@ __global__ void __launch_bounds__(kThreads, 2) list_entries(const EntriesLaunch<
             });
 }
 
-// Allocates the memory for at most `most` rows with ids, and stores its addresses in `ids` and `views`. make() launches
-// the kernel that fills it. V: of the target. adds: the rows are probabilities.
+// Allocates the memory for at most `most` rows of k entries with ids, and stores its addresses in `ids` and `views`.
+// make() launches the kernel that fills it. V is that of the target, or kIdsEnd if no id is to be numbered anew.
+// `adds`: whether the rows are probabilities.
 class EntriesRoom {
  public:
   EntriesRoom(const Tensor& like, RowsIds& ids, Views& views, int64_t k, int64_t most, int64_t V, bool adds)
@@ -206,7 +209,7 @@ class EntriesRoom {
     ids.listed = to_.listed;
     ids_ = ids;
   }
-  // The rows as they are seen, if they are written
+  // Whether rows with views applied are written, and these rows
   bool written() const { return to_.written; }
   RowMemory written(int64_t per_request) const {
     return {to_.written, k_, per_request * to_.stride, to_.stride, kFloat32};
@@ -226,7 +229,7 @@ class EntriesRoom {
   int64_t k_;
 };
 
-// Lists the entries of the draft's rows of all pairs. The result holds their memory.
+// Lists the entries of the draft's rows of all pairs. The result owns the memory of the lists.
 template <class Pairs>
 EntriesRoom list_pairs(const char* op, Pairs& a, const Tensor& like, cudaStream_t stream) {
   const EntriesRoom room(like, a.q.ids, a.q.views, a.q.V, a.N, a.p.V, !a.q_stats);

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads rows by id (Listed in core/entry_ids.h). cuda/list_entries.cuh makes them.
+// Reads rows by id (Listed in core/entry_ids.h), which cuda/list_entries.cuh makes. The places of a row are its entries
+// that have an id, sorted by id. A place holds the number of its id: that is the id itself if it is less than
+// Listed::V, and V, V + 1, ... for larger ids.
 #pragma once
 
 #include "device.cuh"
 
 namespace specdec {
 
-// The first place of an id's number that is not less than v. The numbers of a caller's map may be wrong, so the result
-// is clamped.
+// The index of the first place whose number is at least v. A caller's map may hold wrong numbers, so the result is
+// clamped.
 SPECDEC_HD int first_place(const Listed& row, int v) {
   int first = 0, n = row.n;
   if (row.first) {
@@ -31,7 +33,7 @@ SPECDEC_HD bool reaches(const Listed& row, int begin, int end) {
   return i < row.n && row.places[i].id < end;
 }
 
-// The number of an id: the id itself, if the target has it. -1: it has no entry.
+// The number of an id, or -1 if the id is V or more and has no entry
 SPECDEC_HD int64_t number_of(const Listed* row, int64_t id) {
   if (id < row->V) return id;
   int first = first_place(*row, row->V), n = row->n;
@@ -47,7 +49,7 @@ SPECDEC_HD int64_t number_of(const Listed* row, int64_t id) {
 // number_of() for a row by id, else the id itself
 SPECDEC_HD int64_t number_in(const Row& row, int64_t id) { return row.is_listed() ? number_of(row.listed(), id) : id; }
 
-// Calls f with each entry of an id, by its number.
+// Calls f with each entry of the id that has number v.
 template <class F>
 SPECDEC_HD void for_entries(const Listed& row, int64_t v, const F& f) {
   if (v < 0) return;
@@ -57,14 +59,14 @@ SPECDEC_HD void for_entries(const Listed& row, int64_t v, const F& f) {
 // log2(1 + 2^x) / rate
 SPECDEC_HD float softened(float x, float rate) {
 #if defined(__CUDA_ARCH__)
-  return __fdividef(__log2f(1 + exp2f(x)), rate);  // calls nothing
+  return __fdividef(__log2f(1 + exp2f(x)), rate);  // compiles to no function call
 #else
   return log2f(1 + exp2f(x)) / rate;
 #endif
 }
 
-// What two entries of one id add up to: a probability, or a logit that has the sum of their weights. Inlined,
-// since a call would cost registers.
+// The sum of two entries x and y of one id: of two probabilities, or for logits the logit whose weight is the sum of
+// their weights. Inlined, since a call would cost registers.
 SPECDEC_HD float joined(float x, float y, float scale, float cutoff, bool adds) {
   const float most = fmaxf(x, y), less = fminf(x, y), rate = scale * 1.4426950408889634f;
   const float sum = most + softened(2 * rate * (0.5f * less - 0.5f * most), rate);
@@ -83,15 +85,15 @@ SPECDEC_HD float listed_entry(const Listed& row, int64_t v, float scale, float c
   return sum;
 }
 
-// Stats that were made from the entries as they lie. Those of a greedy row hold an entry's index: the result holds its
-// id.
+// Turns stats that were made from the stored entries into those of the row by id. They differ only if the row is
+// greedy: its stats hold the index of an entry, and the result holds the id of that entry.
 SPECDEC_HD_APART RowStats stats_by_id(const Listed* row, RowStats stats) {
   if (stats.greedy(row->k)) stats.log_norm = float(clamped(row->of(int64_t(stats.log_norm)), kIdsEnd - 1));
   return stats;
 }
 
 // Loads the entries of a row by id that `at`, a GroupsOf or a RunOf, names: 0 or -inf where an id has none. Entries of
-// one id add up, as logits under these stats.
+// one id add up; logits add up under these stats.
 template <class At>
 SPECDEC_DEVICE void load_listed(const Listed* row, const RowStats& stats, const At& at, float (&z)[At::kEntries]) {
   constexpr int N = At::kEntries, kWidth = N < kGroup ? N : kGroup;

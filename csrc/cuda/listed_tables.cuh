@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of the used ids in tables of penalties, in a launch before the views are made (views.cuh). The tables are read
-// once per request, however many rows it has. A block makes the lists of one request.
+// Turns penalties' tables of used ids into lists, in a launch before the one that makes the views (views.cuh). So a
+// table is read for each request, not for each of its rows. A block makes the list of one request on each side.
 #pragma once
 
 #include "../core/penalties.h"
@@ -8,13 +8,13 @@
 
 namespace specdec {
 
-// Room for the used ids of a request. A request with more of them has an invalid row.
+// Room for the used ids of a request. The rows of a request with more of them are invalid.
 constexpr int64_t kMostUsed = 16384;
 
 // The tables of one side, and the lists that they become
 struct TablesToLists {
-  Penalties tables;  // none if they are lists already
-  int64_t V = 0, room = 0;
+  Penalties tables;                           // none if the penalties come as lists
+  int64_t V = 0, room = 0;                    // room: entries of a list
   int32_t *ids = nullptr, *counts = nullptr;  // [B, room]
   int32_t* row = nullptr;                     // [B]: b, or -1 if the history of request b is invalid
 
@@ -26,7 +26,9 @@ struct TablesToLists {
   }
 };
 
-// Calls f(used, v, count) for the ids of a warp's part of a table, in order. Called by all lanes.
+// Splits a table among the warps of a block, and calls f(used, v, count) for every 32 ids of a warp's part, in order. v
+// is the id of this lane, `count` its count, and bit l of `used` says whether the id of lane l is used. Called by all
+// lanes.
 template <class F>
 SPECDEC_DEVICE void for_table(const UsedTable& table, const F& f) {
   const int words = (table.H + 31) / 32, part = (words + kWarps - 1) / kWarps;
@@ -39,7 +41,7 @@ SPECDEC_DEVICE void for_table(const UsedTable& table, const F& f) {
   }
 }
 
-// Called by all threads of a block
+// Makes the list of request b on one side. Called by all threads of a block.
 SPECDEC_DEVICE void list_table(const TablesToLists& side, int64_t b) {
   __shared__ int used[kWarps];
   if (!side.tables) return;
@@ -47,7 +49,7 @@ SPECDEC_DEVICE void list_table(const TablesToLists& side, int64_t b) {
     if (threadIdx.x == 0) side.row[b] = is_valid ? int32_t(b) : -1;
   };
   if (!side.tables.fine(b)) return leave(false);
-  if (!side.tables.amounts(b).any()) return leave(true);  // nothing reads its list
+  if (!side.tables.amounts(b).any()) return leave(true);  // nothing reads this list
   int32_t* const ids = side.ids + b * side.room;
   const UsedTable table(side.tables, side.tables.history(b), side.V);
   const int warp = int(threadIdx.x) / kLanes, lane = int(threadIdx.x) % kLanes;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the logit from which on a given count or mass of a row is kept. One block makes histograms, of the row or of
-// those of its logits that lie in shared memory; each narrows the bracket around the cutoff. Masses are fixed-point
-// integers, so their sums do not depend on the order.
+// Finds the cutoff of a row: the largest logit such that all logits from it on reach a given count or mass. One block
+// makes histograms of the row, or of those of its logits that lie in shared memory. Each histogram narrows the bracket
+// around the cutoff. Masses are fixed-point integers, so their sums do not depend on the order.
 #pragma once
 
 #include "../core/filters.h"
@@ -9,8 +9,8 @@
 
 namespace specdec {
 
-constexpr int kFew = 8192;
-constexpr int kBins = 1024;
+constexpr int kFew = 8192;   // logits that fit in shared memory
+constexpr int kBins = 1024;  // of a histogram
 
 class LogitHistogram {
  public:
@@ -30,25 +30,27 @@ class LogitHistogram {
         max_(max),
         twice_rate_(2 * scale * kLog2E) {}
 
-  // The least that must be kept. `rest` is the mass that then lies below the cutoff. The cutoff is guessed from `rest`,
-  // since a sample may miss the few logits that carry most of the mass.
+  // The least that must be kept; masses are in units of kUnit. `rest` is the mass that then lies below the cutoff. The
+  // guess of the cutoff is made from `rest`, since a sample may miss the few logits that carry most of the mass.
   struct Goal {
     double count = 0, mass = 0, rest = 0;
     SPECDEC_DEVICE bool reached(const Kept& k) const { return double(k.count) >= count && double(k.mass) >= mass; }
   };
 
-  // Keys sort as logits do. -0 and +0 are the same logit, so no entry has the key of -0.
+  // The key of a logit, an integer; keys sort as logits do. -0 and +0 are the same logit, so no entry has the key of
+  // -0. before() is the next smaller key.
   static constexpr uint32_t kMinusZero = 0x7fffffffu;
   SPECDEC_DEVICE static uint32_t key(float z) { return ordered(z + 0.0f); }
   SPECDEC_DEVICE static uint32_t before(uint32_t key) { return key - 1 == kMinusZero ? key - 2 : key - 1; }
 
-  // Like scaled(), but only max_ and twice_rate_ are kept in registers.
+  // The mass of a logit in units of kUnit. Like scaled(), but only max_ and twice_rate_ are kept in registers.
   SPECDEC_DEVICE unsigned long long mass(float z) const {
     return (unsigned long long)(fast_exp2(fmaf(-0.5f, max_, 0.5f * z) * twice_rate_) * float(1 / kUnit));
   }
 
-  // Reads the row once and puts [from, to] into kBins bins of counts and masses. [from, to] becomes the keys of the
-  // chosen bin, and above_ what lies above them. Returns the count in that bin.
+  // Reads the row once, and makes a histogram of kBins bins, with counts and masses, of the keys in [from, to]. Then
+  // [from, to] becomes the range of keys of the bin that choose() returns, and above_ the count and mass above it.
+  // Returns the count in that bin.
   SPECDEC_DEVICE unsigned narrow(uint32_t& from, uint32_t& to, bool linear, const Goal& goal) {
     const Bins bin_of(from, to, linear);
     const float lo = from_ordered(from), hi = from_ordered(to);
@@ -81,8 +83,8 @@ class LogitHistogram {
     return chosen.inside;
   }
 
-  // Searches those of the count_ logits in shared memory, in any order, that are >= lo. Returns the largest at which
-  // the goal is reached, else the smallest, else lo if there is none. `above`: count and mass above all of them.
+  // Searches the unsorted logits few[0 .. count_) that are >= lo. Returns the largest at which the goal is reached; if
+  // there is none, the smallest; and lo if no logit is >= lo. `above`: count and mass above all of few[].
   SPECDEC_DEVICE Kept among_few(float lo, const Goal& goal, Kept above) {
     const Shared& s = shared();
     uint32_t from = key(lo), to = key(max_);
@@ -114,7 +116,7 @@ class LogitHistogram {
   };
   static constexpr int kSlots = kBins + kBins / kLanes;
   struct Shared {
-    float few[kFew];
+    float few[kFew];                     // logits of the row, unsorted
     unsigned low[kSlots], high[kSlots];  // halves of a bin's mass: 64-bit shared atomics are slow under contention
     unsigned count_of_bin[kSlots];
     Uninitialised<Chosen> chosen;
@@ -133,7 +135,8 @@ class LogitHistogram {
   int count_ = 0;  // how many logits few[] holds
 
  private:
-  // Splits the keys of a bracket into at most kBins bins: of equally many keys or, if `linear`, of equal width in z.
+  // Splits the keys of a bracket into at most kBins bins. All bins have the same number of keys or, if `linear`, the
+  // same width in z.
   struct Bins {
     uint32_t bottom;
     int shift = 0;
@@ -188,7 +191,8 @@ class LogitHistogram {
     return shared().chosen.get();
   }
 
-  // Called by one warp. Each lane scans a run of bins from the top down. Not inlined, since it has many callers.
+  // Called by one warp: leaves the result of choose() in shared memory. Each lane scans a run of bins from the top
+  // down. Not inlined, since it has many callers.
   static SPECDEC_APART void leave_choice(Goal goal, Kept above) {
     Shared& s = shared();
     constexpr int kRun = kBins / kLanes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA Executor for walks by a rule: a residual may begin with a mixture, and rules need the entropy and the
-// largest probability of rows.
+// The CUDA Executor for walks by a rule. There a residual may begin with a mixture (core/mixture.h), and rules need the
+// entropy and the largest probability of rows.
 #pragma once
 
 #include "residual_executor.cuh"
@@ -68,12 +68,13 @@ SPECDEC_DEVICE float surprise(const RowStats& stats, float z) {
   return z >= stats.cutoff ? -x * fast_exp2(x * kLog2E) : 0.0f;
 }
 
+// The entropy of a row of logits, from the sum of surprise() over its entries
 SPECDEC_DEVICE double entropy_of(const RowStats& stats, double surprises) {
   return stats.log_norm + surprises * exp(-double(stats.log_norm));
 }
 
-// The passes over V. Each is compiled once for all the places in a walk that need it. They take values, or pointers to
-// what is in memory anyway: a pointer to a variable of a thread would put that variable on the stack.
+// The passes over V. Each is compiled once for all the places in a walk that need it. Their arguments are values, or
+// pointers to what is in memory anyway: a pointer to a variable of a thread would put that variable on the stack.
 namespace apart {
 
 SPECDEC_APART double residual_sum(const Residual* residual, float* sums) {
@@ -157,7 +158,8 @@ SPECDEC_APART double deferred_sum(const Mixture* mixture, int64_t V, float* sums
   });
 }
 
-// load(at, z) returns probabilities.
+// The largest of the probabilities z that load(at, z) computes; NaN if one is NaN or infinite, or if none is positive.
+// `most` [chunks] is memory for the maxima of the chunks.
 template <class Load>
 SPECDEC_DEVICE double largest_of(const Row& row, float* most, const Load& load) {
   const int chunks = int(chunk_count(row.V));
@@ -195,8 +197,8 @@ SPECDEC_APART double largest_sum(Row row, RowStats stats, float* most) {
 
 }  // namespace apart
 
-// A ResidualExecutor that also has mixtures and what rules need of rows. Kernels of walks without a rule do not contain
-// this code.
+// A ResidualExecutor that also handles mixtures, and computes the numbers that rules need. Kernels of walks without a
+// rule do not contain this code.
 class MixtureExecutor : public ResidualExecutor {
  public:
   static constexpr bool kMixes = true, kMakesRuleDists = true;
@@ -245,7 +247,8 @@ class MixtureExecutor : public ResidualExecutor {
     clipped_sums(p, q, t, under);
     return {under[0], mass.p > under[0] ? mass.p - under[0] : 0, entropy(p), entropy(q)};
   }
-  // The CPU computes announced sums in passes that it makes anyway. Here each sum is a pass of its own.
+  // These announce sums. The CPU computes announced sums in passes that it makes anyway. Here each sum is a pass of its
+  // own.
   SPECDEC_DEVICE void expect_entropy(bool) const {}
   SPECDEC_DEVICE void expect_gap(const Dist&, const Dist&) const {}
   // The largest probability of a row; NaN if it holds NaN or inf, or nothing positive
@@ -265,7 +268,8 @@ class MixtureExecutor : public ResidualExecutor {
   }
 
  protected:
-  // A copy for all threads, in shared memory: a pointer to a variable of a thread would put that variable on the stack.
+  // One copy for all threads of the block, in shared memory: a pointer to a variable of a thread would put that
+  // variable on the stack.
   SPECDEC_DEVICE apart::Pair& shared() const {
     __shared__ Uninitialised<apart::Pair> room;
     return room.get();

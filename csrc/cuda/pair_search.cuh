@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums over a pair of rows by a cluster of blocks. If there is room, each block keeps the weights of its chunks in
-// shared memory, so that rows are read once for all passes; else every pass reads them again. The bits do not depend on
-// the size of the cluster: chunk c is of class c % kClasses, and one warp of one block adds up all chunks of a class,
-// in ascending order.
+// shared memory, so that rows are read once for all passes. Otherwise every pass reads them again. The bits do not
+// depend on the size of the cluster: chunk c is of class c % kClasses, and one warp of one block adds up all chunks of
+// a class, in ascending order.
 #pragma once
 
 #include "cluster.cuh"
@@ -17,7 +17,8 @@ struct ClassTable {
   double sums[kClasses][kCandidates];
 };
 
-// The weights of one chunk that a block keeps: eight of each row per group and lane, laid out without bank conflicts
+// The weights of one chunk that a block keeps. For each group and lane there are eight of each row, as two float4.
+// Those of adjacent lanes are adjacent, so there are no bank conflicts.
 struct KeptChunk {
   float4 x[kGroups][2][kLanes], y[kGroups][2][kLanes];
 };
@@ -46,7 +47,7 @@ class PairTables {
   SPECDEC_DEVICE PairTables(char* shared, bool keeps)
       : tables_(reinterpret_cast<ClassTable*>(shared)),
         kept_(keeps ? reinterpret_cast<KeptChunk*>(shared + kFixed) : nullptr) {
-    if (cluster_size() > 1) cluster_sync();  // only a block that has started has memory to write to
+    if (cluster_size() > 1) cluster_sync();  // other blocks may write here only once this one runs
   }
 
   // Passes alternate between two tables: late threads may still read that of the pass before.
@@ -64,8 +65,9 @@ class PairTables {
 // The dynamic shared memory for pairs of rows of V entries
 inline SharedRoom pair_room(int64_t V) { return {PairTables::kFixed, chunk_count(V), PairTables::kEach}; }
 
-// Fills the pass's table, in all blocks of the cluster. read(i, c, first, x, y) loads kWide weights of both rows, from
-// group `first` of chunk c on; c is the block's i-th chunk. add(x, y, sums) adds the terms of one group to M sums.
+// Fills the table of a pass, `table`, in all blocks of the cluster. read(i, c, first, x, y) loads kWide weights of both
+// rows, from group `first` of chunk c on; c is the block's i-th chunk. add(x, y, sums) adds the terms of one group to M
+// sums.
 template <int M, int kWide, class Read, class Add>
 SPECDEC_DEVICE void add_up(ClassTable& table, int chunks, const Read& read, const Add& add) {
   const int rank = cluster_rank(), size = cluster_size();
@@ -93,14 +95,16 @@ SPECDEC_DEVICE void add_up(ClassTable& table, int chunks, const Read& read, cons
   }
   __syncthreads();
   if (size == 1) return;
+  // Copies the sums of this block's classes to the other blocks.
   const int other = int(threadIdx.x) % kLargestCluster, m = int(threadIdx.x) / kLargestCluster % M;
-  constexpr int kAtOnce = kThreads / (kLargestCluster * M);  // classes of this block
+  constexpr int kAtOnce = kThreads / (kLargestCluster * M);  // classes that are copied at a time
   for (int k = rank + int(threadIdx.x) / (kLargestCluster * M) * size; k < kClasses; k += kAtOnce * size) {
     if (other < size && other != rank) *of_rank(&table.sums[k][m], other) = table.sums[k][m];
   }
   cluster_sync();
 }
 
+// The M sums of a table over all classes, in every lane of a warp
 template <int M>
 SPECDEC_DEVICE void totals_of(const ClassTable& table, double (&totals)[M]) {
   const int lane = int(threadIdx.x) % kLanes;
@@ -118,7 +122,7 @@ SPECDEC_DEVICE int pair_chunks(const Weights& p, const Dist& q) {
   return int(chunk_count(p.V() > q.row.V ? p.V() : q.row.V));
 }
 
-// The total weights of both rows. Stores the weights in pass.kept, unless that is null.
+// The total weights of both rows, NaN if one is invalid. Stores the weights in pass.kept, unless that is null.
 template <class Weights>
 SPECDEC_DEVICE PairMass pair_masses(const Weights& p, const Dist& q, const PairPass pass) {
   if (!p.valid() || !q.valid()) return {NAN, NAN};
@@ -140,8 +144,8 @@ SPECDEC_DEVICE PairMass pair_masses(const Weights& p, const Dist& q, const PairP
   return {sums[0], sums[1]};
 }
 
-// Writes sum (p - t q)+ of each class for each t to pass.table; totals_of() adds them up. p and q must be the pair of
-// the last pair_masses().
+// Writes sum (p - t q)+ of each class for each t to pass.table; totals_of() adds them up. The last pair_masses() must
+// have been for the same p and q.
 template <class Weights>
 SPECDEC_DEVICE void leave_clipped_sums(const Weights& p, const Dist& q, const float (&t)[kCandidates],
                                        const PairPass pass) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Terms of sums over a pair of rows. Clipped terms of eight neighbours are summed in float32, everything else in
-// float64.
+// The terms of sums over a pair of rows, p and q. Of the clipped terms (p - t q)+, those of eight adjacent entries are
+// added in float32. All other additions are in float64.
 #pragma once
 
 #include "thread_block.cuh"
@@ -9,9 +9,9 @@
 
 namespace specdec {
 
-// The weights of a distribution, group by group
+// Computes the weights (probabilities) of a distribution's entries.
 struct DistWeights {
-  using Entries = EarlyGroupsOf<kPairs>;  // loaded at a time: as many as registers allow
+  using Entries = EarlyGroupsOf<kPairs>;  // those loaded at a time: as many as registers allow
   const Dist& p;
 
   SPECDEC_DEVICE bool valid() const { return p.valid(); }
@@ -29,8 +29,8 @@ struct DistWeights {
   }
 };
 
-// Loads the weights of both rows. Those of p are as `p` computes them; those of q are what a residual subtracts. What
-// is not finite becomes NaN.
+// Computes the weights x of p and y of q. `p` computes x, like a DistWeights. y is what a residual subtracts: q, or 0
+// if that is larger than a probability can be. A weight that is not finite becomes NaN.
 template <class Weights, class At>
 SPECDEC_DEVICE void pair_weights(const Weights& p, const Dist& q, const At& at, float (&x)[At::kEntries],
                                  float (&y)[At::kEntries]) {
@@ -54,8 +54,8 @@ SPECDEC_DEVICE void pair_weights(const Weights& p, const Dist& q, const At& at, 
   for (int r = 0; r < N; ++r) y[r] = y[r] <= 1.0f + 1e-3f ? fminf(y[r], 1.0f) : y[r] - y[r];
 }
 
-// Adds (x - t y)+ of eight neighbours for each t. Their float32 sum rounds a term at most three times
-// (core/pair_sums.h).
+// Adds (x - t y)+ of eight adjacent entries to `sums`, for each t. The float32 additions round a term at most three
+// times (core/pair_sums.h).
 SPECDEC_DEVICE void add_clipped(const float* x, const float* y, const float (&t)[kCandidates],
                                 double (&sums)[kCandidates]) {
 #pragma unroll
@@ -67,10 +67,11 @@ SPECDEC_DEVICE void add_clipped(const float* x, const float* y, const float (&t)
   }
 }
 
-// For executors that search a root over sums of a pair (kseq_rho.h): spreads small computations over lanes and warps.
+// The base of executors that search a root over sums of a pair (kseq_rho.h). It spreads small computations over lanes
+// and warps.
 struct BlockSearch {
-  // Computes f(false) and f(true), each in half of the warps. `found` is safe to reuse: a pass over V lies between two
-  // calls.
+  // Computes f(false) and f(true), each in half of the warps. `found` is safe to reuse, since a pass over V, with its
+  // barriers, lies between two calls.
   template <class F>
   SPECDEC_DEVICE void both(const F& f, double& of_false, double& of_true) const {
     __shared__ double found[2];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The race on a row (core/race.h), by a cluster of blocks
+// Runs the race on a row (core/race.h) by a cluster of blocks.
 #pragma once
 
 #include "race_field.cuh"
@@ -7,6 +7,7 @@
 
 namespace specdec {
 
+// The best racer of all lanes, in every lane
 SPECDEC_DEVICE Racer warp_best(Racer x) {
 #pragma unroll
   for (int step = kLanes / 2; step > 0; step /= 2)
@@ -14,7 +15,7 @@ SPECDEC_DEVICE Racer warp_best(Racer x) {
   return x;
 }
 
-// The best racer of each block of a cluster
+// Racers in memory: the best one of each block of a cluster, or of each chunk of a row
 struct RacerTable {
   double* keys = nullptr;
   int* ids = nullptr;
@@ -36,12 +37,12 @@ class RacerRoom {
   size_t keys_, ids_;
 };
 
-// The memory that a launch gives its RaceExecutors. A pass takes the other part of its cluster's memory than the pass
-// before it, since late threads may still read that one.
+// The memory that a launch gives its RaceExecutors: each cluster has two parts of it. A pass over V takes the part that
+// the pass before did not take, since late threads may still read that one.
 struct RaceTables {
-  ChunkTable chunks;  // [2 * clusters]
-  RacerTable racers;  // [2 * clusters, kLargestCluster]
-  int64_t per_row = 0;
+  ChunkTable chunks;    // [2 * clusters]
+  RacerTable racers;    // [2 * clusters, kLargestCluster]
+  int64_t per_row = 0;  // chunks
 };
 
 // Reserves the RaceTables of a launch, for rows of at most V entries.
@@ -59,7 +60,7 @@ class RaceRoom {
   RacerRoom racers_;
 };
 
-// Makes stats and runs races by a cluster of blocks.
+// An Executor of a cluster of blocks. It makes stats and runs races, and sums nothing else.
 class RaceExecutor {
  public:
   static constexpr bool kMixes = false, kMakesRuleDists = true;

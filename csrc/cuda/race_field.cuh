@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A lane's part of a row in the race (core/race.h). A key takes two logarithms in float64, and almost all ids are ruled
-// out by a test in float32. Noise of t or more needs 1 - u <= exp(-t). So an id with log-weight w can reach the key
-// `bar` only if 1 - u <= exp(w - bar). The bar is ln(sum of exp(w)) - 3: on average at most e^3 = 20 ids pass the test.
-// With a probability of about exp(-e^3) = 2e-9 no key reaches the bar. Then all ids are tried.
+// The ids of a row in the race (core/race.h), as the lanes of a block try them. The key of an id, its log-weight plus
+// noise, takes two logarithms in float64. So a test in float32 rules out almost all ids first. Noise is -ln(-ln u), and
+// noise of t or more needs 1 - u <= exp(-t). So an id with log-weight w needs 1 - u <= exp(w - bar) for a key that
+// reaches `bar`. The bar is ln(sum of exp(w)) - 3: on average at most e^3 = 20 ids pass the test. With a probability of
+// about exp(-e^3) = 2e-9 no key reaches the bar. Then all ids are tried.
 #pragma once
 
 #include "../core/race.h"
@@ -36,8 +37,8 @@ SPECDEC_DEVICE uint64_t wide_product(uint32_t x, uint32_t y) {
 constexpr float kBelowSum = 3 * kLog2E;  // how far a bar lies below the sum's log2
 constexpr float kNoBar = -FLT_MAX;       // every kept entry reaches it
 
-// The ids of one row in a race. A lane takes those of GroupsOf; in a row by id, these are places (Listed), and the
-// entries of one id add up at its first place. Bars are in log2 here.
+// The ids of one row in a race. A lane takes the ids of its GroupsOf. In a row by id, the groups consist of places in
+// Listed::places instead, and the entries of one id add up at its first place. Bars are in log2 here.
 class Field {
  public:
   SPECDEC_DEVICE Field(const Dist& d, const Noise& noise)
@@ -52,18 +53,19 @@ class Field {
   SPECDEC_DEVICE int chunk_of(int64_t id) const {
     return int((is_listed() ? first_place(*d_.row.listed(), int(id)) : id) / kChunk);
   }
-  // The bit of an id among this lane's entries of chunk c, or 0
+  // Bit r: whether entry r of this lane in chunk c is one of this id
   SPECDEC_DEVICE uint32_t bit_of(int c, int64_t id) const {
     uint32_t bit = 0;
 #pragma unroll 1
     for (int r = 0; r < kGroups * kGroup; ++r) bit |= uint32_t(id_at(id_of(c, 0, r)) == id) << r;
     return bit;
   }
-  // The bar of the whole row. Stats may overflow `rate_`: then all entries are tried.
+  // The bar of the whole row. If the given stats make rate_ overflow, there is no bar, and all entries are tried.
   SPECDEC_DEVICE float bar() const {
     return !(rate_ <= FLT_MAX) ? kNoBar : (probs_ ? 0 : d_.stats.log_norm * kLog2E) - kBelowSum;
   }
-  // The bar of a chunk, without the entries r of this lane of which bit r of `gone` is set. The whole warp calls it.
+  // The bar of chunk c without the entries that are gone: bit r of `gone` stands for entry r of this lane. The whole
+  // warp calls it.
   SPECDEC_DEVICE float bar_of(int c, uint32_t gone) const {
     float most = -HUGE_VALF, sum = 0;
     for_groups(c, gone, 0, [&](const float (&x)[kGroup]) {
@@ -78,15 +80,16 @@ class Field {
     });
     return most + fast_log2(warp_sum(sum)) - kBelowSum;
   }
+  // Whether the racer's key is NaN or at least the bar, which is in log2. True if there is no bar.
   SPECDEC_DEVICE static bool reaches(const Racer& racer, float bar) {
     return bar == kNoBar || !(racer.key < double(bar) * 0.6931471805599453);
   }
 
   // Updates `best` with this lane's entries of chunks first, first + kWarps, ... below `end`. Entries whose key reaches
-  // the bar are always tried, others sometimes. `gone` is as in bar_of(); it needs a single chunk. Each group is loaded
-  // one turn ahead.
+  // the bar are always tried, others sometimes. `gone` is as in bar_of(), and 0 if there are several chunks. The loads
+  // of a group are issued one turn of the loop ahead.
   SPECDEC_DEVICE void race(int first, int end, float bar, uint32_t gone, Racer& best) const {
-    const float shift = bar == kNoBar ? bar : bar - (0.01f + 2e-6f * fabsf(bar));  // more than float32's errors
+    const float shift = bar == kNoBar ? bar : bar - (0.01f + 2e-6f * fabsf(bar));  // more than the errors of float32
     const int groups = first < end ? ((end - 1 - first) / kWarps + 1) * kGroups : 0;
     float next[kGroup] = {};
 #pragma unroll 1
@@ -104,13 +107,14 @@ class Field {
 
   SPECDEC_DEVICE bool is_listed() const { return d_.row.is_listed(); }
 
-  // The id at a place
+  // The id at a place; -1 after the last one
   SPECDEC_DEVICE int64_t id_at(int64_t at) const {
     if (!is_listed()) return at;
     return at < d_.row.listed()->n ? d_.row.listed()->places[at].id : -1;
   }
 
-  // log2 of an entry's weight over `shift`: -inf if it is not kept, NaN for a probability that makes the row invalid
+  // log2 of an entry's weight, minus `shift`. It is -inf if the entry is not kept, and NaN for a probability that makes
+  // the row invalid. Without a bar (kNoBar) every kept entry gives 0 or more.
   SPECDEC_DEVICE float of_prob(float z, float shift) const {
     const float p = clean_prob(z);
     return fast_log2(p > 0 ? fmaxf(p, FLT_MIN) : p) - shift;
@@ -119,7 +123,7 @@ class Field {
     const float x = shift == kNoBar ? 0 : (0.5f * z - half_max_) * rate_ - shift;
     return z >= d_.stats.cutoff ? x : -HUGE_VALF;
   }
-  // The same for group j, in two steps: the first issues the loads.
+  // exponents() computes these numbers for group j of chunk c; ask() issues its loads before.
   SPECDEC_DEVICE void ask(int64_t c, int j, float (&x)[kGroup]) const {
     if (!is_listed()) EarlyGroupsOf<1>{{c, j}}.raw(d_.row, pad_of(d_), x);
   }
@@ -136,8 +140,9 @@ class Field {
       for (int e = 0; e < kGroup; ++e) x[e] = of_logit(x[e], shift);
     }
   }
-  // Races the entries x of group j. exp2 of the exponent is the largest 1 - u that may reach the bar. Below kLeast
-  // there is no such u, and no random number is made. Ids that pass the test in float32 get a key.
+  // Tries the entries x of group j. exp2 of an entry's exponent is the largest 1 - u with which it may reach the bar.
+  // If that is below kLeast for all entries, no u is large enough, and no random number is made. Entries that pass the
+  // test in float32 get a key.
   SPECDEC_DEVICE void enter(int64_t c, int j, float shift, uint32_t gone, float (&x)[kGroup], Racer& best) const {
     exponents(c, j, shift, x);
     bool any = false;
@@ -159,16 +164,18 @@ class Field {
       if (!starts(row, first + e)) continue;
       const int32_t id = row.places[first + e].id;
       float most = -HUGE_VALF;
-      int n = 0;  // log2 of their sum is at most that of n times the largest
+      int n = 0;  // the sum of n weights is at most n times the largest
 #pragma unroll 1
       for (int i = first + e; i < row.n && row.places[i].id == id; ++i, ++n)
         most = fmaxf(most, of_logit(row.entry(row.places[i].at), shift));
       x[e] = n == 1 ? most : most + fast_log2(float(n));
     }
   }
+  // Whether place i is the first one of its id
   SPECDEC_DEVICE static bool starts(const Listed& row, int i) {
     return i < row.n && (i == 0 || row.places[i - 1].id != row.places[i].id);
   }
+  // Calls f with the exponents of each group of this lane in chunk c; they are -inf for the entries that are gone.
   template <class F>
   SPECDEC_DEVICE void for_groups(int c, uint32_t gone, float shift, const F& f) const {
 #pragma unroll 1
@@ -184,12 +191,13 @@ class Field {
 
   // A lower bound of 1 - u, from the leading word of u
   SPECDEC_DEVICE static float least_distance(uint32_t high) { return __uint_as_float(0x3f800000u | ~high >> 9) - 1.0f; }
+  // Block `block` of Philox's output for the noise of this position; it has the uniforms of two ids.
   SPECDEC_DEVICE Words words(uint32_t block) const {
     const uint64_t seed = uint64_t(noise_.seed), at = uint64_t(noise_.position);
     return philox4x32({{block, uint32_t(at), uint32_t(at >> 32), kDomainNoise}}, uint32_t(seed), uint32_t(seed >> 32),
                       [](uint32_t x, uint32_t y) { return wide_product(x, y); });
   }
-  // Calls f(e, the leading word of the uniform) for the entries e of group j. Two neighbours share a block.
+  // Calls f(e, the leading word of the uniform) for the entries e of group j. Two adjacent ids share a block of Philox.
   template <class F>
   SPECDEC_DEVICE void each_noise(int64_t c, int j, const F& f) const {
     const uint32_t first = uint32_t(id_of(c, j, 0));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA Executor for walks that visit many rows. A cluster of blocks shares every step over V, chunk by chunk. Then
-// each block makes the same walk from the common result, so no bit depends on how many blocks there are.
+// The CUDA Executor for walks that visit many rows. A cluster of blocks shares every step over V, chunk by chunk. Each
+// block makes the whole walk, from the common results, so no bit of a result depends on the number of blocks.
 #pragma once
 
 #include "block_executor.cuh"
@@ -60,7 +60,8 @@ SPECDEC_DEVICE void weigh(const Residual& residual, const At& at, float (&w)[At:
   subtract(residual, at, w);
 }
 
-// Leaves the chunk sums of the weights that weigh(at, w) computes, and returns their total.
+// Sums the weights w that weigh(at, w) computes. The blocks of the cluster write the sums of chunks to `sums` [chunks],
+// and every thread gets the total.
 template <class Weigh>
 SPECDEC_DEVICE double cluster_sum_over(int64_t V, float* sums, const Weigh& weigh) {
   const int64_t chunks = chunk_count(V);
@@ -80,12 +81,12 @@ SPECDEC_DEVICE double cluster_sum_over(int64_t V, float* sums, const Weigh& weig
   return block_sum_of(V, sums);
 }
 
-// The memory that a launch gives its executors
+// The memory that a launch gives its executors. A cluster has two tables of chunk statistics.
 struct ExecutorTables {
   ChunkTable of_clusters;      // [2 * clusters]: passes alternate, since late threads may still read the last one
-  float* of_blocks = nullptr;  // [blocks, chunks]: chunk sums that a block computes from those
+  float* of_blocks = nullptr;  // [blocks, chunks]: chunk sums that each block makes with a row's stats
   int64_t chunks = 0;          // of the widest row
-  bool keeps_pairs = false;
+  bool keeps_pairs = false;    // whether the weights of a pair fit in shared memory
 };
 
 // Reserves the ExecutorTables of a launch in its scratch, for clusters of this shape and rows of at most V entries.
@@ -107,7 +108,8 @@ class ExecutorRoom {
   bool keeps_;
 };
 
-// The steps over V. A walk takes each in several places; they are not inlined, so a kernel has one copy of each.
+// The steps over V. A walk needs each of them in several places. They are not inlined, so a kernel has one copy of
+// each.
 template <bool kFiltered>
 SPECDEC_APART RowStats step_stats(Row row, Filters filters, ChunkTable table, float* sums) {
   const Listed* const listed = row.is_listed() ? row.listed() : nullptr;
@@ -146,8 +148,8 @@ SPECDEC_APART void step_clipped_sums(Dist p, Dist q, float4 t, PairPass pass) {
   leave_clipped_sums(DistWeights{p}, q, {t.x, t.y, t.z, t.w}, pass);
 }
 
-// Computes stats and sums by a cluster of blocks, of residuals with any number of removed ids and subtracted
-// distributions.
+// Computes stats of rows, and sums and draws from residuals, by a cluster of blocks. A residual may have any number of
+// removed ids and subtracted distributions.
 class ResidualExecutor : public BlockSearch {
  public:
   static constexpr bool kMixes = false, kMakesRuleDists = true;
@@ -159,14 +161,16 @@ class ResidualExecutor : public BlockSearch {
         chunks_(tables.chunks),
         pair_tables_(shared, tables.keeps_pairs) {}
 
+  // leads() is true in the one thread that writes results, keeps() in the thread of each block that writes to the
+  // block's memory.
   SPECDEC_DEVICE bool leads() const { return cluster_rank() == 0 && threadIdx.x == 0; }
   SPECDEC_DEVICE bool keeps() const { return threadIdx.x == 0; }
   SPECDEC_DEVICE int thread() const { return cluster_rank() * kThreads + int(threadIdx.x); }
   SPECDEC_DEVICE int threads() const { return cluster_size() * kThreads; }
   SPECDEC_DEVICE void sync() const { __syncthreads(); }
 
-  // If the row has no filters and is not greedy, this leaves the chunk sums of its distribution, and sum() and draw()
-  // can use them.
+  // For a row of logits without filters and without ids that is not greedy, this also leaves the chunk sums of its
+  // distribution, so that sum() and draw() can use them.
   template <bool kFiltered = true>
   SPECDEC_DEVICE RowStats stats(const Row& row, const Filters& filters) {
     const RowStats stats = step_stats<kFiltered>(row, filters, next_table(), own_);
@@ -176,14 +180,14 @@ class ResidualExecutor : public BlockSearch {
     return stats;
   }
 
-  // Leaves the chunk sums for draw().
+  // The total weight of a residual. Leaves the chunk sums for draw().
   SPECDEC_DEVICE double sum(const Residual& residual) {
     if (holds(residual)) return block_sum_of(residual.p.row.V, sums_);
     return step_sum(residual, next_sums());
   }
 
-  // A row without its removed ids: the stats of the rest of a row of logits (see block_stats_without), and the total
-  // weight of the rest of any row.
+  // For a row without its removed ids: stats_without() makes the stats of what is left of a row of logits (see
+  // block_stats_without), and mass_without() returns the total weight of what is left of any row.
   SPECDEC_DEVICE RowStats stats_without(const Dist& q, const Few& removed) {
     held_ = nullptr, sums_ = own_;
     return step_stats_without(q, removed, next_table(), own_);
@@ -196,7 +200,7 @@ class ResidualExecutor : public BlockSearch {
 
   SPECDEC_DEVICE int64_t argmax_finite(const Row& row) const { return block_argmax_finite(row); }
 
-  // p must have no subtractions.
+  // p must have no subtractions. clipped_sums() is for the pair that masses() was last called for.
   SPECDEC_DEVICE PairMass masses(const Residual& p, const Dist& q) { return step_masses(p.p, q, pair_tables_.next()); }
   SPECDEC_DEVICE void clipped_sums(const Residual& p, const Dist& q, const float (&t)[kCandidates],
                                    double (&out)[kCandidates]) {
@@ -206,7 +210,8 @@ class ResidualExecutor : public BlockSearch {
   }
 
  protected:
-  // Two distributions of one row, both without a cutoff, are the same if their norms are.
+  // Whether sums_ holds the chunk sums of this residual: of p alone, without a cutoff. Such distributions of one row
+  // are the same if their log_norm is.
   SPECDEC_DEVICE bool holds(const Residual& residual) const {
     const Dist& p = residual.p;
     const bool same = held_ == p.row.id().data && held_norm_ == p.stats.log_norm && p.stats.cutoff == -FLT_MAX;
@@ -217,13 +222,13 @@ class ResidualExecutor : public BlockSearch {
     turn_ ^= 1;
     return tables_.row(turn_, chunks_);
   }
-  // The chunk sums that the next pass writes
+  // Where the next pass writes its chunk sums
   SPECDEC_DEVICE float* next_sums() {
     held_ = nullptr;
     return sums_ = next_table().sum;
   }
 
-  const ChunkTable tables_;  // two
+  const ChunkTable tables_;  // two of them
   float* const own_;
   const int64_t chunks_;
   PairTables pair_tables_;

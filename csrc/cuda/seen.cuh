@@ -35,9 +35,9 @@ SPECDEC_HD float seen_entry(const Seen& view, int64_t v, float stored) {
   return stored;
 }
 
-// Applies bias and penalties to the N entries of a thread. load_stored() has applied the mask. Entry r is at
-// begin + step_of(r), and `left` entries of the row are left from `begin` on. A group lies in one span, and the next
-// group in the next span.
+// Applies bias and penalties to the N entries of a thread; load_stored() has applied the mask. Entry r of the thread is
+// entry begin + step_of(r) of the row, of which `left` entries exist from `begin` on. Each group lies in one span of
+// the view, and the lane's next group lies in the next span.
 template <int N>
 SPECDEC_DEVICE void see(const Row& row, int64_t begin, int left, float (&z)[N]) {
   static_assert(kLanes * kGroup == Seen::kSpan, "a warp's groups are a span");
@@ -54,7 +54,7 @@ SPECDEC_DEVICE void see(const Row& row, int64_t begin, int left, float (&z)[N]) 
     const int end = begins[c + 1];
 #pragma unroll 1
     for (int i = begins[c]; i < end; ++i) {
-      const Seen::Entry seen = opaque(row.view())->entries[i];  // opaque: else its address would hold a register
+      const Seen::Entry seen = opaque(row.view())->entries[i];  // opaque: else its address takes a register
       const int at = seen.id - first;
 #pragma unroll
       for (int e = 0; e < kWidth; ++e) z[j * kWidth + e] = at == e ? seen.value : z[j * kWidth + e];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The chunks that a loop over whole chunks leaves to a general loop: a set of bits in shared memory, initialised once
-// per block. As in for_chunks(), chunk c belongs to warp c % kWarps. Each warp's bits have bytes of their own, so it
-// adds chunks to the set and reads them back without a barrier for other warps.
+// per block. As in for_chunks() (chunk_reduce.cuh), chunk c belongs to warp c % kWarps. No two warps have bits in the
+// same byte, so a warp adds chunks of its own and reads them back without a barrier for the block.
 #pragma once
 
 #include "thread_block.cuh"
@@ -12,7 +12,7 @@ class SpecialChunks {
  public:
   static constexpr unsigned kSpan = 8 * kWarps;  // chunks covered by one byte of every warp
 
-  // Makes the set {chunk}, or the empty set if chunk < 0. All threads of the block call it, and may read the set
+  // Makes the set {chunk}, or the empty set if chunk < 0. All threads of the block call this, and may read the set
   // afterwards.
   SPECDEC_DEVICE void make(int64_t chunks, int chunk) {
     const int bytes = int((chunks + kSpan - 1) / kSpan * kWarps);
@@ -20,7 +20,7 @@ class SpecialChunks {
       bytes_[i] = chunk >= 0 && i == int(place(chunk)) ? bit(chunk) : 0;
     __syncthreads();
   }
-  // Called by any thread of the block, before a barrier that all threads reach before the set is read
+  // Called by any thread of the block. Before the set is read, there must be a barrier for all threads.
   SPECDEC_DEVICE void add_from_any_warp(int c) {
     atomicOr(reinterpret_cast<unsigned*>(bytes_) + place(c) / 4, bit(c) << place(c) % 4 * 8);
   }
@@ -31,9 +31,11 @@ class SpecialChunks {
     __syncwarp();
   }
   SPECDEC_DEVICE bool has(int c) const { return bytes_[place(c)] & bit(c); }
-  // This warp's bits from chunk `base` on, a multiple of kSpan: bit k is chunk base + kWarps k + warp.
+  // This warp's bits of the kSpan chunks from `base`, a multiple of kSpan, on: bit k stands for chunk own() + base +
+  // kWarps * k.
   SPECDEC_DEVICE uint32_t of_warp(int base) const { return bytes_[unsigned(base) / kSpan * kWarps + own()]; }
 
+  // The index of this warp
   SPECDEC_DEVICE static int own() { return int(threadIdx.x) / kLanes; }
 
  private:
@@ -50,8 +52,8 @@ struct NoSpecialChunks {
   SPECDEC_DEVICE bool has(int) const { return false; }
 };
 
-// Calls f(c) for the chunks of block `part` that are special or not less than `first`. Warps share the chunks as in
-// for_chunks().
+// Calls f(c) for the chunks of block `part` that are in `special`, or are not less than `first`. Warps share the chunks
+// as in for_chunks().
 template <class Special, class F>
 SPECDEC_DEVICE void for_left_chunks(int64_t chunks, int first, const Special& special, int part, int per_warp,
                                     const F& f) {

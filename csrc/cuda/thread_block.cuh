@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collective steps of one block of kThreads threads. Every thread calls them, and every thread gets the result.
+// Collective steps of one block of kThreads threads. Except for take_ticket(), every thread calls them, and every
+// thread gets the result.
 #pragma once
 
 #include "launch.h"
@@ -16,11 +17,12 @@ struct Uninitialised {
   SPECDEC_DEVICE T& get() { return *reinterpret_cast<T*>(bytes); }
 };
 
-// The result of block_scan, which scans in thread order. T is an integer, or double: its sums have one fixed order.
+// The result of block_scan(), which adds up the threads' values in thread order. T is an integer type or double. Sums
+// of doubles have one fixed order too.
 template <class T>
 struct Prefix {
-  T before;  // of the threads before this one
-  T total;
+  T before;  // the sum over the threads before this one
+  T total;   // the sum over all threads
 };
 
 template <class T>
@@ -39,7 +41,7 @@ SPECDEC_DEVICE Prefix<T> block_scan(T x) {
   return {warps_before + before, total};
 }
 
-// Reduces one value per thread to one. `join` must be associative and commutative.
+// Reduces one value per thread to one value. `join` must be associative and commutative.
 template <class T, class Join>
 SPECDEC_DEVICE T block_reduce(T x, const Join& join) {
   __shared__ T of_warp[kWarps];
@@ -62,7 +64,7 @@ SPECDEC_DEVICE int block_min(int x) {
   return block_reduce(x, [](int a, int b) { return a < b ? a : b; });
 }
 
-// The sum of f(i) over i < n in a fixed order: each thread adds a run of neighbours.
+// The sum of f(i) over 0 <= i < n in a fixed order: each thread adds up a run of adjacent i.
 template <class T, class F>
 SPECDEC_DEVICE T block_sum(int n, const F& f) {
   const int run = (n + kThreads - 1) / kThreads, begin = int(threadIdx.x) * run;
@@ -71,8 +73,9 @@ SPECDEC_DEVICE T block_sum(int n, const F& f) {
   return block_scan(sum).total;
 }
 
-// Returns how many tickets were taken before. It is acquire-release at GPU scope: writes before an earlier ticket are
-// visible after this one, and writes visible to this thread are visible after a later one.
+// Called by one thread of a block: counts the block in `arrived`, and returns how many were counted before. The count
+// is acquire-release at GPU scope: after it, the thread sees all that the blocks counted before had written, and blocks
+// that are counted later will see what is visible to this thread now.
 SPECDEC_DEVICE int take_ticket(int* arrived) {
 #if defined(__CUDA_ARCH__)
   int before;
@@ -86,11 +89,12 @@ SPECDEC_DEVICE int take_ticket(int* arrived) {
 #endif
 }
 
-// True in every thread of the last of `blocks` blocks to come here; what all of them wrote before is then visible.
+// Returns true in every thread of the last of `blocks` blocks that call this with the same counter. All that these
+// blocks wrote before the call is then visible to it.
 SPECDEC_DEVICE bool last_block(int* arrived, int blocks) {
   __shared__ bool last;
   __syncthreads();
-  // After the barrier one thread's ticket orders the whole block's writes: one MEMBAR instead of one per warp.
+  // After the barrier, one thread's ticket orders the writes of the whole block: one MEMBAR instead of one per warp.
   if (threadIdx.x == 0) last = blocks == 1 || take_ticket(arrived) == blocks - 1;
   __syncthreads();
   return last;

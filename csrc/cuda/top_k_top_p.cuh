@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact top-k and top-p cutoffs of one row by one block, without sorting the row and usually with one more read of it.
-// The pass before left chunk maxima, which bound the cutoff from below, and one entry of each lane. For top-k this is
-// the lane's largest (by_largest()): at least k of these reach a bound, and the few logits from there on are gathered
-// in shared memory. Otherwise it is any entry: every 32nd logit of the row, a sample that shows roughly where the
-// cutoff lies. The logits around there are gathered, and those above are summed. Histograms over the digits of their
-// keys find the cutoff. A wrong guess costs more reads of the row, never exactness. Masses are fixed-point integers, so
-// their sums do not depend on the order.
+// Exact top-k and top-p cutoffs of one row by one block, without sorting the row, and usually with one more read of it.
+// The pass before left two things in memory: chunk maxima, and one entry of each lane of each chunk. For top-k this
+// entry is the lane's largest (by_largest()). The k-th largest of these entries is a lower bound of the cutoff, and the
+// few logits that reach it are gathered in shared memory. Otherwise it is any entry of the lane: one in 32 logits of
+// the row, a sample that shows roughly where the cutoff lies. The logits around there are gathered, and those above are
+// summed. Histograms over the digits of the logits' keys then find the cutoff. A wrong guess costs more reads of the
+// row, never exactness. Masses are fixed-point integers, so their sums do not depend on the order.
 #pragma once
 
 #include "chunk_reduce.cuh"
 
 namespace specdec {
 
-constexpr int kSample = 4096;
+constexpr int kSample = 4096;  // most entries of the sample
 
 // The cutoff of top-n-sigma. Each thread adds its entries in the order of their ids, then the threads' sums are added
 // in the order of the threads. Not inlined, so rows without this filter need no more registers.
@@ -33,14 +33,16 @@ SPECDEC_APART float top_n_sigma_cutoff(Row row, float max, float n) {
       max, {block_scan(own.sum).total, block_scan(own.squares).total, block_scan(own.count).total});
 }
 
+// Finds the common cutoff of all filters of a row.
 class Nucleus : public LogitHistogram {
  public:
   // chunk_max [chunks] and lanes [chunks, 32] as chunk_stats() left them
   SPECDEC_DEVICE Nucleus(const Row& row, const float* chunk_max, const float* lanes, float max, float scale)
       : LogitHistogram(row, chunk_max, max, scale), lanes_(lanes) {}
 
-  // The common cutoff of top-n-sigma and min-p, then top-k, then top-p, and what it keeps. `total` is the sum over the
-  // whole row.
+  // Returns the cutoff of all filters together, and the mass and count that it keeps. Top-n-sigma and min-p come first,
+  // then top-k (stage 0), then top-p (stage 2). Stages 1 and 3 find the mass that is kept so far, if it is needed and
+  // not known. `total` is the sum of the weights of the whole row.
   SPECDEC_DEVICE Kept emit(const Filters& filters, double total) {
     largest_ = by_largest(filters, row_.V);
     Kept kept;
@@ -64,7 +66,7 @@ class Nucleus : public LogitHistogram {
         goal.rest = total / kUnit - goal.mass;
       } else {
         if (known || (stage == 1 && !(filters.by_value() && filters.top_p < 1))) continue;
-        goal.count = HUGE_VAL;  // never reached: the mass of all that is kept so far
+        goal.count = HUGE_VAL;  // never reached, so all that is kept so far is added up
       }
       kept = crossing(lo, goal);
       if (stage % 2 == 1) kept.cutoff = lo;  // this stage only finds the mass
@@ -74,7 +76,8 @@ class Nucleus : public LogitHistogram {
   }
 
  private:
-  // The largest logit >= lo at which the goal is reached; the smallest logit >= lo if it never is
+  // The largest logit >= lo at which the goal is reached, with count and mass from it on; the smallest logit >= lo if
+  // the goal is never reached
   SPECDEC_DEVICE Kept crossing(float lo, const Goal& goal) {
     uint32_t from = key(lo), to = key(max_);  // the cutoff lies in [from, to]
     uint32_t a = from, b = to;                // and is searched in [a, b]
@@ -131,8 +134,7 @@ class Nucleus : public LogitHistogram {
     } else if (goal.count / each < reach) {
       position = int(goal.count / each);
     }
-    // 2 * width entries of the sample stand for as many logits as can be gathered, with three standard deviations to
-    // spare.
+    // 2 * width entries of the sample stand for as many logits as can be gathered, minus three standard deviations.
     const double root = 0.5 * (sqrt(9 + 4 * kFew / each) - 3);
     const int width = int(0.5 * root * root);
     const int below = position + width, over = position - width;
@@ -141,8 +143,8 @@ class Nucleus : public LogitHistogram {
     if (over > 0 && below > 2 * width) b = at(over);
   }
 
-  // Reads the chunks that reach a. Gathers the logits in [a, b] if at most kFew, and returns how many there are. above_
-  // becomes count and mass of the logits above b.
+  // Gathers the logits with keys in [a, b] if they are at most kFew, and returns how many there are. Sets above_ to the
+  // count and mass of the logits above b.
   SPECDEC_DEVICE unsigned gather(uint32_t a, uint32_t b) {
     Shared& s = shared();
     const float lo = from_ordered(a), hi = from_ordered(b);
@@ -197,7 +199,8 @@ class Nucleus : public LogitHistogram {
     return kth.count >= k ? kth.cutoff : otherwise;
   }
 
-  // Calls put(counter, lane, its largest entry) for each lane whose largest entry is >= lo. Returns how many there are.
+  // Calls put(at, lane, its largest entry) for each lane whose largest entry is >= lo; `at` counts these lanes, and
+  // `lane` is its index in lanes_. Returns how many there are.
   template <class Put>
   SPECDEC_DEVICE int each_lane_from(float lo, const Put& put) {
     Shared& s = shared();
@@ -209,15 +212,15 @@ class Nucleus : public LogitHistogram {
     __syncthreads();
     return s.count;
   }
-  // Resets the count. Before that, a barrier lets every thread read the old count, so that all decide alike.
+  // Sets the count to 0. Before that, a barrier lets every thread read the old count, so that all make the same
+  // decisions.
   SPECDEC_DEVICE static void start_count() {
     __syncthreads();
     if (threadIdx.x == 0) shared().count = 0;
     __syncthreads();
   }
 
-  // Gathers the logits >= lo from the groups of lanes that have one. Gathers nothing if they are too many, as with
-  // ties.
+  // Gathers the logits >= lo, from the lanes that have one. Gathers nothing if they are too many, as with ties.
   SPECDEC_DEVICE void gather_lanes(float lo) {
     Shared& s = shared();
     const int lanes = each_lane_from(lo, [&](int at, int lane, float) {
@@ -243,7 +246,7 @@ class Nucleus : public LogitHistogram {
 
   const float* lanes_;
   bool largest_ = false;      // whether lanes_ are the largest of each lane
-  float covered_from_ = NAN;  // few[] holds all logits >= this; NaN: it does not
+  float covered_from_ = NAN;  // few[] holds all logits >= this; NaN: there is no such bound
 };
 
 }  // namespace specdec

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes the views of an op's rows (core/views.h), in a launch before those that read the rows. A block makes one view.
-// If histories are tables, a launch before it turns them into lists.
+// If histories are tables, another launch turns them into lists before (listed_tables.cuh).
 #pragma once
 
 #include "../core/rows.h"
@@ -11,8 +11,8 @@ namespace specdec {
 
 SPECDEC_DEVICE int32_t id_at(const Seen::Entry* entries, int i) { return entries[i].id; }
 
-// x * y, rounded to a float. The compiler never fuses __fmul_rn with an addition. It would fuse a product of two
-// doubles that is rounded to float, since it recognises a product of floats there.
+// x * y, rounded to float before anything is added to it. The compiler never fuses __fmul_rn with an addition. It would
+// fuse the product of doubles below, since it recognises that this is a product of floats.
 SPECDEC_DEVICE float rounded_product(float x, float y) {
 #if defined(__CUDA_ARCH__)
   return __fmul_rn(x, y);
@@ -21,6 +21,7 @@ SPECDEC_DEVICE float rounded_product(float x, float y) {
 #endif
 }
 
+// Entry e of an id under penalties; `count`: how often the id is in the output and in the window.
 SPECDEC_DEVICE float penalised(const Amounts& by, float e, int64_t count) {
   e = e > 0 ? e / by.repetition : rounded_product(e, by.repetition);
   if (count == 0) return e;
@@ -28,7 +29,8 @@ SPECDEC_DEVICE float penalised(const Amounts& by, float e, int64_t count) {
   return e - by.presence;
 }
 
-// The memory for the views of one side
+// The memory for the views of one side: `entries` [views, room], `ids` [views, 3 * loose] for LooseIds, and `begins`
+// [views, spans + 1]
 struct ViewLists {
   int64_t loose = 0;  // most tokens of a window plus most ids of a bias list
   int64_t room = 0;   // most entries of a view
@@ -41,7 +43,7 @@ struct ViewLists {
       : loose(loose), room(H + loose), spans(chunk_count(V) * (kChunk / Seen::kSpan)) {}
 };
 
-// An id of a vocabulary; any other counts as padding, -1
+// An id as int32; -1, as for padding, if it is not in the vocabulary
 SPECDEC_DEVICE int32_t known_id(int64_t v, int64_t V) { return v < 0 || v >= V ? -1 : int32_t(v); }
 
 // The unsorted ids of a view: the tokens of its window, the last one first, then the ids of its bias list
@@ -52,7 +54,7 @@ struct LooseIds {
   int n = 0;                     // ids in all
   int32_t *ids, *state, *fresh;  // [n] each
 
-  // Reads the ids. Called by all threads of a block, as are all functions below.
+  // Reads the ids into `room` [3 * most]. Called by all threads of a block, like sort().
   SPECDEC_DEVICE LooseIds(const Views& views, int64_t b, int64_t position, bool penalised, int64_t V, int64_t most,
                           int32_t* room)
       : bias(views.bias), list(views.bias_list(b, position)), ids(room), state(room + most), fresh(room + 2 * most) {
@@ -100,12 +102,14 @@ struct LooseIds {
     return all;
   }
 
+  // How often id v is in the window. Called by any thread, like biased().
   SPECDEC_DEVICE int64_t count_in_window(int32_t v) const {
     int64_t count = 0;
 #pragma unroll 1
     for (int k = 0; k < window; ++k) count += ids[k] == v;
     return count;
   }
+  // Entry e of id v plus its bias
   SPECDEC_DEVICE float biased(int32_t v, float e) const {
 #pragma unroll 1
     for (int k = window; k < n; ++k) {
@@ -116,7 +120,8 @@ struct LooseIds {
 };
 
 // Writes the entries of the H used ids, all in the vocabulary, without bias and window. Then writes those of the loose
-// ids, which replace them where an id is both. Returns the number of entries. Called by all threads of a block.
+// ids; if an id is both used and loose, its second entry replaces the first. Returns the number of entries. Called by
+// all threads of a block.
 SPECDEC_DEVICE int put_entries(const UsedList& list, int H, LooseIds& loose, const Amounts& amounts, const Row& row,
                                const Mask& mask, const uint32_t* words, Seen::Entry* entries) {
   const int fresh = loose.sort(list.ids, H);
@@ -143,7 +148,7 @@ SPECDEC_DEVICE int put_entries(const UsedList& list, int H, LooseIds& loose, con
   return H + fresh;
 }
 
-// Makes the view with this index, of a row that is read for a position of request b. Called by all threads of a block.
+// Makes view `number`: that of `row`, as request b reads it at this position. Called by all threads of a block.
 SPECDEC_DEVICE void make_view(const Views& views, const ViewLists& lists, int64_t number, const Row& row, int64_t b,
                               int64_t position) {
   Seen::Entry* const entries = lists.entries + number * lists.room;
@@ -182,7 +187,7 @@ struct ViewsLaunch {
   Op a;
   ViewLists lists[2];
 };
-// Without a number of blocks here, ptxas keeps to 64 registers for sm_80 and spills.
+// Without the number of blocks in the launch bounds, ptxas keeps to 64 registers for sm_80 and spills.
 template <class Op>
 __global__ void __launch_bounds__(kThreads, 3) make_views(const ViewsLaunch<Op> s) {
   each_view(s.a, blockIdx.x,
@@ -191,8 +196,8 @@ __global__ void __launch_bounds__(kThreads, 3) make_views(const ViewsLaunch<Op> 
             });
 }
 
-// Allocates the memory for an op's views, and stores its addresses in them. make() launches the kernels that make the
-// views. A side has at most `most` views of B requests, with windows of at most W tokens.
+// Allocates the memory for an op's views, and stores its addresses in the op's Views. make() launches the kernels that
+// make the views. A side has at most `most` views of B requests, with windows of at most W tokens.
 class ViewsRoom {
  public:
   ViewsRoom(const Tensor& like, SeenRows& rows, int64_t most)
@@ -219,7 +224,7 @@ class ViewsRoom {
     const RowsIds* ids;
     int64_t entries;
 
-    int64_t V() const { return *ids ? kIdsEnd : entries; }  // views are of ids
+    int64_t V() const { return *ids ? kIdsEnd : entries; }  // views change entries by id
   };
   ViewsRoom(const Tensor& like, std::initializer_list<Side> sides, int64_t B, int64_t most, int64_t W) : requests_(B) {
     TablesToLists* tables = tables_.sides;
@@ -243,6 +248,7 @@ class ViewsRoom {
         f(*side.views, to, from, used, seen, entries, begins, ids);
       }
     };
+    // `each` runs twice, with the same offsets: before the allocation to ask for memory, after it to store addresses.
     each(scratch_, [&](auto&&...) { any_ = true; });
     if (!any_) return;
     scratch_.allocate(like);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statistics of one chunk of logits by one warp: its maximum, and its sum of weights relative to that maximum.
+// The statistics of one chunk of logits, computed by one warp: the maximum, and the sum of exp((z - max) * scale).
 #pragma once
 
 #include "../core/residual.h"
@@ -9,7 +9,7 @@ namespace specdec {
 
 constexpr float kLog2E = 1.4426950408889634f;
 
-// exp2 on the special function unit: 2 ulp, and 0 below kLeastExponent.
+// exp2 on the special function unit. Its error is at most 2 ulp, and below kLeastExponent it returns 0.
 SPECDEC_DEVICE float fast_exp2(float x) {
 #if defined(__CUDA_ARCH__)
   float y;
@@ -20,7 +20,7 @@ SPECDEC_DEVICE float fast_exp2(float x) {
 #endif
 }
 
-// Reduces one value per lane to one, in every lane.
+// Reduces one value per lane to one value, which every lane gets.
 template <class T, class Join>
 SPECDEC_DEVICE T warp_reduce(T x, const Join& join) {
 #pragma unroll
@@ -37,10 +37,10 @@ SPECDEC_DEVICE T warp_sum(T x) {
 
 struct ChunkStats {
   float max;  // NaN is ignored
-  float sum;  // of exp((z - max) * scale); NaN if the chunk holds NaN or +inf; otherwise 0 for a greedy row
+  float sum;  // of exp((z - max) * scale); NaN if the chunk holds NaN or +inf; otherwise 0 if the row is greedy
 };
 
-// The maxima of two pairs of 16-bit entries; NaN is ignored.
+// The maxima of the low halves and of the high halves of two words. Each half is a 16-bit float. NaN is ignored.
 template <DType kType>
 SPECDEC_DEVICE uint32_t packed_max(uint32_t x, uint32_t y) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -77,13 +77,14 @@ SPECDEC_DEVICE float lane_max(const Group<kType> (&groups)[kGroups]) {
   return max;
 }
 
-// Where a pass stores one entry per lane of a chunk for filters: the largest of the lane (NaN is ignored), or the first
-// of one of its groups. To ask whether there is room, test `room` itself, not a pointer into it that is null on a
-// condition: ptxas 13.0 reads such a pointer too early (tools/machine_code/hazards.py).
+// Where a pass over a row stores one entry per lane of each chunk, for the filters: the lane's largest entry (NaN is
+// ignored), or the first entry of its group lane % 4. To see whether there is room, test `room` itself. Do not set a
+// pointer into it to null on a condition and test that: ptxas 13.0 reads such a pointer too early
+// (tools/machine_code/hazards.py).
 struct LaneEntries {
   float* room = nullptr;  // [chunks, 32] of the row, or null
   int chunk = 0;
-  bool largest = false;
+  bool largest = false;  // whether the lane's largest entry is stored
 };
 
 template <DType kType>
@@ -108,7 +109,7 @@ SPECDEC_DEVICE ChunkStats chunk_stats(const Group<kType> (&groups)[kGroups], flo
   return {max, warp_sum((sum[0] + sum[1]) + (sum[2] + sum[3]))};
 }
 
-// The statistics of one of the first whole_chunks() chunks
+// The statistics of one of the first whole_chunks() chunks (groups.cuh)
 template <DType kType>
 SPECDEC_DEVICE ChunkStats whole_chunk_stats(const Row& row, int64_t chunk, float scale, const LaneEntries& entries) {
   Group<kType> groups[kGroups];
@@ -128,8 +129,9 @@ SPECDEC_DEVICE ChunkStats chunk_stats(const Row& row, int64_t chunk, float scale
   return chunk_stats<kFloat32>(groups, scale, entries);
 }
 
-// The statistics of the entries that q keeps, without the removed ids. Works group by group, to hold few registers.
-// `ids`: those of the entries, if q's row is read as they lie.
+// The statistics of the entries that q keeps, without the removed ids. Works group by group, to need few registers.
+// `ids` is given if q.row is read by the places of its entries in memory; it then holds the ids of these entries. It is
+// null if entry v of q.row is that of id v.
 SPECDEC_DEVICE ChunkStats chunk_stats_without(const Dist& q, const Few& removed, int64_t chunk, const Listed* ids) {
   const float rate = q.stats.scale * kLog2E, cutoff = q.stats.cutoff;
   float max = -HUGE_VALF, sum = 0;

@@ -24,9 +24,9 @@ SPECDEC_DEVICE T warp_before(T upto) {
   return threadIdx.x % kLanes == 0 ? 0 : before;
 }
 
-// Splits the values 0 .. n - 1 among the lanes of a warp: each lane gets a run of neighbours. The first five values of
-// a run are loaded together and stay in registers; up to n = 160 these are all. load(i, inside) returns value i, or a
-// neutral value if i is not inside the lane's run.
+// Splits the values 0 .. n - 1 among the lanes of a warp: each lane gets a run of adjacent ones. The first five values
+// of a run (kAtHand) are loaded together and stay in registers; for n up to 160 these are all values. load(i, inside)
+// returns value i, or a neutral value if `inside` is false because i is not in the lane's run.
 template <class Load>
 struct WarpRuns {
   static constexpr int kAtHand = 5, kAtOnce = 4;
@@ -43,7 +43,7 @@ struct WarpRuns {
     take(begin, first);
   }
 
-  // Calls f(i, value) in order, and then for a few i beyond the end.
+  // Calls f(i, value) for the lane's values in order, and after them for up to kAtHand neutral values with i >= end.
   template <class F>
   SPECDEC_DEVICE void each(const F& f) const {
 #pragma unroll
@@ -76,8 +76,9 @@ struct WarpRuns {
   }
 };
 
-// Finds the first index whose running sum exceeds `target`. `before` is the sum before it, `inside` its own weight. If
-// rounding keeps every sum from exceeding the target, it is the last index with weight.
+// Finds the first index whose running sum exceeds `target`. `before` is the sum before that index, `inside` the weight
+// at it. If rounding keeps every sum from exceeding the target, the index is the last one with weight. It is -1 if
+// there is no weight.
 struct Crossing {
   double running, target;
   int index = -1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights of row entries, and sums of (p - q)+ over chunks.
+// The weights of row entries, which are their probabilities, and sums of (p - q)+ over chunks.
 #pragma once
 
 #include "warp.cuh"
@@ -18,13 +18,14 @@ struct LogitWeights {
         cutoff(stats.cutoff) {}
   SPECDEC_DEVICE explicit LogitWeights(const Dist& p) : LogitWeights(p.stats) {}
 
-  // Ignores the cutoff.
+  // The weight of a logit, whatever the cutoff
   SPECDEC_DEVICE float weight(float z) const { return fast_exp2(exponent(z)); }
   SPECDEC_DEVICE float of_target(float z) const {
     const float w = weight(z);
     return z >= cutoff ? w : 0.0f;
   }
-  // The weight that a residual subtracts: 0 if it is not a probability, 1 if rounding made it slightly larger.
+  // The weight that a residual subtracts. It is 0 if weight() is no probability, and 1 if rounding made weight()
+  // slightly larger.
   SPECDEC_DEVICE float of_draft(float z) const {
     const float w = weight(z);
     return z >= cutoff && w <= 1.0f + 1e-3f ? fminf(w, 1.0f) : 0.0f;
@@ -48,7 +49,7 @@ SPECDEC_DEVICE void with_weights(const Dist& d, const F& f) {
   d.kind == Kind::kProbs ? f(ProbWeights(d)) : f(LogitWeights(d));
 }
 
-// The entries of a distribution's row, by id
+// Loads the entries of a distribution's row, by id.
 template <class At>
 SPECDEC_DEVICE void load(const Dist& d, const At& at, float pad, float (&z)[At::kEntries]) {
   if (d.row.is_listed())
@@ -65,6 +66,7 @@ SPECDEC_DEVICE void to_target_weights(const Dist& p, float (&z)[N]) {
     for (int r = 0; r < N; ++r) z[r] = weights.of_target(z[r]);
   });
 }
+// Replaces entries of a row by the weights that a residual subtracts.
 template <int N>
 SPECDEC_DEVICE void to_draft_weights(const Dist& q, float (&z)[N]) {
   with_weights(q, [&](const auto& weights) {
@@ -77,9 +79,9 @@ SPECDEC_DEVICE float pad_of(const Dist& d) { return d.kind == Kind::kProbs ? 0.0
 
 SPECDEC_DEVICE bool has_row(const Dist& d) { return d.kind == Kind::kLogits || d.kind == Kind::kProbs; }
 
-// (p - q)+ of the entries that `at`, a GroupsOf or a RunOf, names; 0 beyond the row. p must have a row. In two steps:
-// ask() issues the loads of both rows, and weigh_asked() computes the weights.
-constexpr int kPairs = 2;  // groups that most loops over two rows take at a time
+// The weights (p - q)+ of the entries that `at`, a GroupsOf or a RunOf, names; 0 beyond the row. p must have a row.
+// There are two steps: ask() issues the loads of both rows, and weigh_asked() computes the weights w.
+constexpr int kPairs = 2;  // groups of each row that most loops over two rows take at a time
 template <class At>
 SPECDEC_DEVICE bool takes_row(const Dist& q, const At& at) {
   return has_row(q) && at.begin() < q.row.V;
@@ -112,7 +114,7 @@ SPECDEC_DEVICE void weigh_asked(const Dist& p, const Dist& q, const At& at, floa
   }
 }
 
-// Calls meanwhile() after the loads are issued and before one is used.
+// Both steps. Calls meanwhile() after the loads are issued and before any of their results is used.
 template <class At, class Meanwhile>
 SPECDEC_DEVICE void weigh(const Dist& p, const Dist& q, const At& at, float (&w)[At::kEntries],
                           const Meanwhile& meanwhile) {
@@ -140,9 +142,10 @@ SPECDEC_DEVICE float chunk_sum(const Dist& p, const Dist& q, int64_t chunk) {
   return warp_sum(sum[0] + sum[1]);
 }
 
-// The same for rows of one dtype and one kind; q's is read only with kMinus. kUnderWay groups of each row are loaded
-// before one is used, and no parameter is read again. kWhole: the chunk is one of whole_chunks() of both, and no load
-// is conditional. Otherwise it has `left` entries, a multiple of kGroup, and the groups beyond them are padded.
+// The same for rows of one dtype and one kind; q is read only if kMinus. kUnderWay groups of each row are loaded before
+// any of them is used, and all parameters stay in registers. If kWhole, the chunk is one of whole_chunks() of both
+// rows, and no load is conditional. Otherwise it has `left` entries, a multiple of kGroup, and the groups after them
+// are padded.
 template <DType kType, bool kMinus, bool kWhole, class Weights>
 SPECDEC_DEVICE float grouped_chunk_sum(const Row& p, const Row& q, int64_t chunk, int left, const Weights& of_p,
                                        const Weights& of_q) {
@@ -173,13 +176,14 @@ SPECDEC_DEVICE float grouped_chunk_sum(const Row& p, const Row& q, int64_t chunk
   return warp_sum(sum[0] + sum[1]);
 }
 
-// Whether no cutoff applies: every logit but NaN then has the weight weight(), if that is at most 1, and -inf weighs 0.
+// Whether no cutoff applies. Then of_target() is weight() for every logit but NaN, and so is of_draft() if weight() is
+// at most 1. The weight of -inf is 0.
 SPECDEC_DEVICE bool keeps_all(const LogitWeights& of) { return of.cutoff == -FLT_MAX && of.rate > 0; }
 
-// Has the bits of grouped_chunk_sum() for two 16-bit rows that both satisfy keeps_all(), but compares no entry with a
-// cutoff, and no weight of q with 1. It returns NaN if an entry is NaN, or if the largest weight of q in the chunk may
-// reach 1; the caller then sums the chunk in the other way. Testing q's largest logit is enough: exponent() never falls
-// as the logit grows, and fast_exp2() is off by at most 2 ulp.
+// Returns the bits of grouped_chunk_sum() for two 16-bit rows that both satisfy keeps_all(). It compares no entry with
+// a cutoff, and no weight of q with 1. It returns NaN if an entry is NaN, or if the largest weight of q in the chunk
+// may reach 1. The caller then sums the chunk in another way. Testing q's largest logit is enough: exponent() never
+// falls as the logit grows, and fast_exp2() is off by at most 2 ulp.
 template <DType kType>
 SPECDEC_DEVICE float plain_chunk_sum(const Row& p, const Row& q, int64_t chunk, const LogitWeights& of_p,
                                      const LogitWeights& of_q) {
@@ -198,7 +202,7 @@ SPECDEC_DEVICE float plain_chunk_sum(const Row& p, const Row& q, int64_t chunk, 
   return warp_sum(plain ? sum[0] + sum[1] : NAN);
 }
 
-// out [V] = (p - q)+ * factor over one chunk
+// Writes (p - q)+ * factor over one chunk to out [V].
 SPECDEC_DEVICE void write_chunk(const Dist& p, const Dist& q, int64_t chunk, double factor, float* out) {
 #pragma unroll 1
   for (int first = 0; first < kGroups; first += kPairs) {

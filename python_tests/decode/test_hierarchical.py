@@ -156,7 +156,11 @@ def test_no_random_number_serves_twice(models, kind, monkeypatch):
 def test_errors(models):
     _, target, middle, small = models
     chains = "drafter must draft chains that can be verified, got"
+    three = lookup()
+    for _ in range(3):
+        three = HierarchicalDrafter(middle, three)
     cases = [
+        (lambda: HierarchicalDrafter(middle, three), "drafter must be at most 2 HierarchicalDrafters deep, got 3"),
         (lambda: HierarchicalDrafter(middle, TreeDrafter(small, "kseq")), f"{chains} TreeDrafter"),
         (lambda: HierarchicalDrafter(middle, TokenCascade(small)), f"{chains} TokenCascade"),
         (lambda: HierarchicalDrafter(middle, lookup(), 129), "gamma must be at most 128, got 129"),

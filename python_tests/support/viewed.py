@@ -268,11 +268,11 @@ def side_of(rng, of, counts, drafts, V, B, ragged, listing):
     requests = [b for b, n in enumerate(counts) for _ in range(n)]
     stored = with_ids(rng, Rows(kept), V) if listing else Rows(kept)
     kept, own = stored.logits, listed(stored)
-    stored, ids = own.logits[number], None if own.ids is None else own.ids[number]
+    taken, ids = own.logits[number], None if own.ids is None else own.ids[number]
     k = kept.size(1)
     firsts = [sum(map(len, drafts[:b])) + b if ragged else b * (len(drafts[b]) + 1) for b in range(B)]
     positions = [firsts[b] + i for b, n in enumerate(counts) for i in range(n)]
-    out = written_out(stored, Rows(stored, **of), windows, requests, B, positions, ids).float()
+    out = written_out(taken, Rows(taken, **of), windows, requests, B, positions, ids).float()
     lead = (R,) if ragged else (B, counts[0])
     given = sampling(rng, B)
     plain = Rows(out.view(*lead, k), ids=None if ids is None else ids.view(*lead, k), **given)

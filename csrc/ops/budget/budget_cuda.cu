@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One launch of one block, since every slot competes with every other. It needs no memory but the result.
+// One launch of one block, since all slots of the batch compete for one budget. It needs no memory but the result.
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/block_lanes.cuh"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One launch, a block per request. It needs no memory but the results. One warp adds the nodes, so that no step of the
-// search waits for a block.
+// search needs a barrier of the block.
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/thread_block.cuh"
@@ -10,7 +10,8 @@
 namespace specdec {
 namespace {
 
-// Node i's key is at place i, which belongs to lane i % 32. A lane knows the smallest key of its places.
+// The frontier (grow_tree.h). frontier[i] is the key of node i's next child, and belongs to lane i % 32. `own` is the
+// smallest of a lane's keys.
 struct WarpFrontier {
   GrownTree& s;
   int lane;
@@ -18,7 +19,7 @@ struct WarpFrontier {
   uint64_t own = NodeKey::kNone;
 
   SPECDEC_DEVICE uint64_t least() const {
-    __syncwarp();  // nodes put before are visible to all lanes
+    __syncwarp();  // makes nodes that were put before visible to all lanes
     return warp_reduce(own, [](uint64_t a, uint64_t b) { return a < b ? a : b; });
   }
   SPECDEC_DEVICE void add(int node, uint64_t key) {

@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same kernels for drafts with ids (cuda/by_id.h)
+// The kernels of kseq_rho_cuda.cu, compiled for drafts with ids (cuda/by_id.h)
 #define SPECDEC_READS_IDS
 #include "kseq_rho_cuda.cu"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster of blocks per pair of rows keeps their weights in shared memory if there is room, and makes all passes of
-// the search.
+// A cluster of blocks per pair of rows makes all passes of the search for rho. It keeps the pair's weights in shared
+// memory if there is room.
 #include <torch/csrc/stable/library.h>
 
 #include <algorithm>
@@ -13,7 +13,8 @@
 namespace specdec {
 namespace {
 
-// Only the search for rho, for a pair with known stats. Unlike a ResidualExecutor it makes no stats and draws nothing.
+// An executor for the search for rho alone, on a pair with known stats. Unlike a ResidualExecutor it makes no stats and
+// draws nothing.
 class PairExecutor : public BlockSearch {
  public:
   SPECDEC_DEVICE explicit PairExecutor(const PairTables& tables) : tables_(tables) {}
@@ -45,7 +46,8 @@ __global__ void __launch_bounds__(kThreads, 1) search(const Search s) {
   if (cluster_rank() == 0 && threadIdx.x == 0) s.a.write(n, found);
 }
 
-// A search that keeps the weights takes less than half as long as one that reads its rows again for each pass.
+// A search that keeps the weights takes less than half as long as one that reads its rows again for each pass. So
+// keeping them pays even if the clusters then run in two turns.
 constexpr int kTurnsToKeep = 2;
 }  // namespace
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two launches. The first sums (p - q)+ in each chunk; the block of a row that finishes last adds the chunks up to the
-// row's mass. The second writes the normalised rows.
+// Two launches. The first sums (p - q)+ over each chunk, and the block of a row that finishes last adds up the sums of
+// the row's chunks. The second writes the normalised rows.
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/block_executor.cuh"
@@ -19,7 +19,7 @@ struct Rest {
 __global__ void __launch_bounds__(kThreads, 3) masses(const Rest s) {
   const int64_t n = s.grid.row();
   if (!s.a.present.has(n)) return;
-  __shared__ Uninitialised<Dist> shared[2];  // the passes over rows have no register to spare for them
+  __shared__ Uninitialised<Dist> shared[2];  // in shared memory: the passes over rows have no registers to spare
   if (threadIdx.x == 0) shared[0].get() = s.a.target(n), shared[1].get() = s.a.draft(n);
   __syncthreads();
   const Dist &p = shared[0].get(), &q = shared[1].get();
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads, 3) normalise(const Rest s) {
   const int64_t n = s.grid.row(), V = s.a.p.V;
   const bool present = s.a.present.has(n);
   const Dist p = s.a.target(n);
-  const Outcome outcome = present ? s.outcomes[n] : Outcome{0, V, false};  // hot = V: no entry is 1
+  const Outcome outcome = present ? s.outcomes[n] : Outcome{0, V, false};  // hot = V: zeros only
   const Dist q = outcome.minus ? s.a.draft(n) : Dist{};
   float* out = s.a.probs + n * V;
   if (!present && s.grid.part() == 0 && threadIdx.x == 0) s.a.mass[n] = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The blocks of a row reduce its chunks; the last of them to finish makes its four floats.
+// The blocks of a row reduce its chunks, and the last of them to finish makes the row's stats.
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/block_executor.cuh"
@@ -31,8 +31,8 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : 4) scan(const RowSta
   if (threadIdx.x == 0) s.a.stats[n] = stats;
 }
 
-// The stats of greedy rows hold the place of an entry: puts its id there. A launch of its own, since `scan` has no
-// register to spare.
+// For rows with ids: `scan` makes stats of the rows as stored, and those of a greedy row then hold the index of an
+// entry. This puts the id of the entry there. It is a launch of its own, since `scan` has no registers to spare.
 __global__ void __launch_bounds__(kThreads) name_argmax(const LogitRows a) {
   const int64_t n = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (n < a.N && a.present.has(n)) a.stats[n] = stats_by_id(a.logits.ids.listed + n, a.stats[n]);
@@ -48,7 +48,7 @@ void run(const LogitRows& a, const Tensor& like) {
   SeenRows& rows = s.a.logits;
   const ViewsRoom views(like, rows, a.N);
   const EntriesRoom entries(like, rows.ids, rows.views, rows.V, a.N, kIdsEnd, false);
-  SeenRows given = rows;
+  SeenRows given = rows;  // list_entries reads these rows, and may write others for `scan` to read
   if (entries.written()) static_cast<RowMemory&>(rows) = entries.written(0);
   room.take(kOp, scratch, device.stream, s.grid, s.table);
   views.make(kOp, rows, a.N, device.stream);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The blocks of a row reduce its chunks. The last of them to finish makes its four floats, and searches the few chunks
-// that can hold one of the best.
+// The blocks of a row reduce its chunks. The last of them to finish makes the row's stats, unless they are given, and
+// searches the few chunks that can hold one of the best ids.
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/best_ids.cuh"

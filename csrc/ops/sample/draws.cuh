@@ -16,13 +16,13 @@ struct Draws {
   SPECDEC_DEVICE ChunkTable table(int64_t n) const { return tables.row(n, chunk_count(a.logits.V)); }
 };
 
-// Launches the draws from rows by id. Their stats are given, or another launch has made them, of the stored entries.
+// Launches the draws from rows by id. Their stats are given, or another launch has made them from the stored entries.
 void launch_draws_by_id(const Draws& s, cudaStream_t stream);
 
 namespace {
 
-// The stats of a row of logits without its removed ids. Rarely run, so not inlined.
-// `ids`: those of its entries, or null.
+// The stats of a row of logits without its removed ids. Rarely run, so not inlined. `ids` is as in
+// chunk_stats_without().
 SPECDEC_APART RowStats stats_of_rest(Row row, RowStats stats, Few removed, ChunkTable table, const Listed* ids) {
   Dist p;
   p.kind = Kind::kLogits, p.row = row, p.stats = stats;
@@ -37,14 +37,15 @@ class SampleExecutor : public BlockExecutor {
   SPECDEC_DEVICE SampleExecutor(const Draws& s, int64_t n, const RowStats& stats, Held held)
       : BlockExecutor(stats, s.table(n).sum, s.a.stats_in ? nullptr : s.table(n).max, held), s_(s), n_(n) {}
 
-  // Adds the chunk sums up again: over many draws no register is free to keep what sum() found.
+  // Adds up the chunk sums once more: over many draws there is no register free to keep the result of sum().
   SPECDEC_DEVICE int64_t draw(const Dist& p, const Dist& q, double v) const {
     return block_draw(block_choose(p.row.V, v, sum_),
                       [&](const ThreadRun& at, auto& w, const auto& meanwhile) { weigh_left(p, q, at, w, meanwhile); });
   }
 
-  // Removes the last drawn id from the sums of p. Its chunk is summed again, since what is left of it may be far
-  // smaller than what was removed. Returns the distribution of the next draw, of kind kNothing if nothing is left.
+  // Removes the last drawn id from the sums of p. The sum of its chunk is computed anew, not by a subtraction, since
+  // what is left may be far smaller than what was removed. Returns the distribution of the next draw, of kind kNothing
+  // if nothing is left.
   SPECDEC_DEVICE Dist exclude(const Dist& p, const Few& removed) {
     removed_ = removed;
     __syncthreads();

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws from rows by id. This is a kernel of its own, since the other draws have no register to spare.
+// Draws from rows by id. They have a kernel of their own, since that of other draws (sample_cuda.cu) has no registers
+// to spare.
 #define SPECDEC_READS_IDS
 #include "draws.cuh"
 
 namespace specdec {
 namespace {
 
-// A SampleExecutor for a row by id. Draws are from the row as stored; an id that was drawn loses all its
-// entries.
+// Like a SampleExecutor, but for a row by id. It draws an entry of the row as stored, and returns the id of that entry.
+// exclude() removes all entries of the id.
 class ListedExecutor : public BlockExecutor {
  public:
   SPECDEC_DEVICE ListedExecutor(const Draws& s, int64_t n, const RowStats& stats)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first k of a race: a cluster of blocks takes one row (race.h).
+// The first k ids of a race (race.h). A cluster of blocks takes one row.
 #include "race.h"
 
 #include "../../cuda/race.cuh"
@@ -8,10 +8,11 @@
 namespace specdec {
 namespace {
 
-// The best of each chunk, if more than one token is wanted
+// The best racer of each chunk that has not won yet, and which entries have. Used only if more than one token is
+// wanted.
 struct Chunks {
   RacerTable best;           // [N, chunks]
-  uint32_t* gone = nullptr;  // [N, chunks, 32]: bit r: entry r of a lane has won already
+  uint32_t* gone = nullptr;  // [N, chunks, 32]: bit r: entry r of the lane has won
 
   SPECDEC_DEVICE Chunks row(int64_t n, int64_t chunks) const {
     return {best.from(n * chunks), gone + n * chunks * kLanes};
@@ -24,13 +25,13 @@ struct Races {
   Chunks chunks;
 };
 
-// A RaceExecutor that knows the best of each chunk. After a win, only the winner's chunk is read again.
+// A RaceExecutor that keeps the best racer of each chunk, so that after a win it reads only the winner's chunk again
 class ChunkRacer : public RaceExecutor {
  public:
   SPECDEC_DEVICE ChunkRacer(const Races& s, int64_t n)
       : RaceExecutor(s.tables), chunks_(s.chunks.row(n, s.tables.per_row)) {}
 
-  // `taken`: the winners so far, of k
+  // Returns the next winner, or -1. `taken`: the winners so far, of k
   SPECDEC_DEVICE int64_t race(const Dist& q, const Noise& noise, const Few& taken, int64_t k) {
     if (k == 1) return RaceExecutor::race(q, noise);
     const Field field(q, noise);
@@ -46,7 +47,8 @@ class ChunkRacer : public RaceExecutor {
   }
 
  private:
-  // Finds the best of a chunk, by one warp, without what has won.
+  // Finds the best racer of chunk c without the ids that have won, by one warp. `first`: none has won yet, and `gone`
+  // is not set.
   SPECDEC_DEVICE void find(const Field& field, int c, bool first) const {
     uint32_t* const gone = chunks_.gone + c * kLanes + threadIdx.x % kLanes;
     const uint32_t won = first ? 0 : *gone | field.bit_of(c, last_);
@@ -70,7 +72,7 @@ class ChunkRacer : public RaceExecutor {
   int64_t last_ = -1;
 };
 
-// Reads by id need more than 128 registers.
+// Reads by id need more than 128 registers, so only one block of them fits an SM.
 __global__ void __launch_bounds__(kThreads, kReadsIds ? 1 : 2) race_rows(const Races s) {
   const int64_t n = cluster_index();
   if (!s.a.present.has(n)) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The blocks of a row reduce its chunks; the last of them to finish makes the draws.
+// The blocks of a row reduce its chunks, and the last of them to finish makes the draws. Draws from rows by id are in
+// listed_draws_cuda.cu, races in race_cuda.cu.
 #include <torch/csrc/stable/library.h>
 
 #include "draws.cuh"
@@ -41,7 +42,7 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : kResident) draws(con
 }
 
 std::function<void()> prepare_any_race(const Sample& a, const Tensor& like, cudaStream_t stream) {
-  if constexpr (kReadsIds)  // the simulated device: one kernel reads both
+  if constexpr (kReadsIds)  // on the simulated device one kernel reads rows with and without ids
     return prepare_race<true>(a, like, stream);
   else
     return a.logits.ids ? prepare_race<true>(a, like, stream) : prepare_race<false>(a, like, stream);
@@ -57,7 +58,7 @@ void run(const Sample& a, const Tensor& like) {
   SeenRows& rows = s.a.logits;
   const ViewsRoom views(like, rows, a.N);
   const EntriesRoom entries(like, rows.ids, rows.views, rows.V, a.N, kIdsEnd, false);
-  SeenRows given = rows;
+  SeenRows given = rows;  // list_entries reads these rows, and may write others for the draws to read
   if (entries.written()) static_cast<RowMemory&>(rows) = entries.written(0);
   const std::function<void()> race = a.race ? prepare_any_race(s.a, like, device.stream) : nullptr;
   views.make(kOp, rows, a.N, device.stream);
@@ -66,7 +67,7 @@ void run(const Sample& a, const Tensor& like) {
   room.take(kOp, scratch, device.stream, s.grid, s.tables);
   const RowsIds ids = rows.ids;
   if (!ids || !a.stats_in) {
-    if (ids) s.a.k = 0, rows.ids.listed = nullptr;  // makes only the stats, of rows as stored
+    if (ids) s.a.k = 0, rows.ids.listed = nullptr;  // only makes the stats of the rows as stored
     if (a.sampling.filters())
       SPECDEC_LAUNCH(kOp, draws<true>, a.N * s.grid.blocks, device.stream, s);
     else

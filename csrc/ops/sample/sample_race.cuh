@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The races of rows
+// The launches of races on rows (race_cuda.cu)
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 namespace specdec {
 
-// Takes the memory of races on rows without ids, or with ids, and returns the function that launches them.
+// Allocates the memory for races on rows with ids (kById) or without, and returns the function that launches them.
 template <bool kById>
 std::function<void()> prepare_race(const Sample& a, const Tensor& like, cudaStream_t stream);
 

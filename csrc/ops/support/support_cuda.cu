@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The blocks of a row make the bits of its chunks; the last of them to finish lists the ids from the bits.
+// The blocks of a row write the bits of its chunks. The last of them to finish lists the ids whose bits are set.
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/chunk_reduce.cuh"
@@ -26,7 +26,8 @@ SPECDEC_DEVICE unsigned kept_bits(const Dist& p, int64_t V, int64_t first, const
   return bits;
 }
 
-// Each lane makes a byte for each of its groups of eight ids. Returns how many ids of the chunk are kept.
+// Writes the bits of chunk c: each lane writes a byte for each of its groups of eight ids. Returns how many ids of the
+// chunk are kept.
 SPECDEC_DEVICE float put_bits(const Support& a, const Dist& p, int64_t c, uint32_t* words) {
   float z[kGroups * kGroup] = {};
   if (p.kind == Kind::kLogits) load_groups<kGroups>(p.row, c, 0, -HUGE_VALF, z);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The blocks of a row find the maxima of its chunks and count what these add to each token's rank. The last of them to
-// finish picks the best ids.
+// The blocks of a row find the maxima of its chunks. For the rank of each given token they also count the logits that
+// are at least as large. The last of them to finish picks the best ids.
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/best_ids.cuh"
@@ -34,7 +34,7 @@ SPECDEC_DEVICE void read_chunk(const TopLogprobs& a, const Row& row, int64_t n, 
 #pragma unroll
     for (int r = 0; r < N; ++r) count += z[r] >= least;
     count = int(warp_sum(float(count)));
-    if (least == -HUGE_VALF) count -= kChunk - chunk_size(row.V, c);  // the padding beyond the row
+    if (least == -HUGE_VALF) count -= kChunk - chunk_size(row.V, c);  // without the padding after the row
     if (leads && count)
       atomicAdd(reinterpret_cast<unsigned long long*>(a.token_ranks + n * a.m + j), (unsigned long long)count);
   }

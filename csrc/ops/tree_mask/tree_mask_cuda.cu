@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two launches. In the first, a thread per word of ancestors walks up from its node. In the second, a thread writes
-// each unit of the mask. No block waits for another.
+// Two launches. In the first, each thread makes one word of a node's ancestors: it walks up from the node. In the
+// second, each thread writes one unit of the mask (tree_mask.h). No block waits for another.
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/launch.h"
@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kThreads) climb(const TreeMask a) {
   const int64_t row = quotient(at, a.W), w = at - row * a.W, b = quotient(row, a.N), i = row - b * a.N;
   uint32_t bits = 0;
   int32_t nodes = 0;
-  // Parents have lower numbers than children: once the walk is below the word, no other ancestor is in it.
+  // Parents have lower numbers than children: once the walk is below node 32 * w, no other ancestor is in word w.
   for (int64_t j = i; j >= 32 * w && j >= 0; j = a.parent(b, j), ++nodes)
     if (j >> 5 == w) bits |= 1u << (j & 31);
   a.ancestors[at] = bits;

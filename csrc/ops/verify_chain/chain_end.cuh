@@ -1,34 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a chain on CUDA: the blocks of a request sum what is left at its stop, and the last of them draws the
-// final token.
+// The end of a chain on CUDA. The blocks of a request sum the residual at the position where its walk stops, and the
+// last of them draws the final token.
 #pragma once
 
 #include "chain_rows.cuh"
 
 namespace specdec {
 
-// What a block of the last launch needs to know; in shared memory, like a Part
+// What a block of the last launch needs to know of its request b, which stops at position i. In shared memory, like a
+// Part (chain_rows.cuh).
 struct Ending {
   int64_t b, i;
-  float* sums;          // chunk sums of what the token is drawn from
-  const float* maxima;  // chunk maxima of p's row, or null
+  float* sums;          // [chunks]: chunk sums of the weights that the token is drawn from
+  const float* maxima;  // [chunks]: chunk maxima of p's row, or null
   bool summed;          // `sums` are p's own, left when its stats were made
-  int part;
-  double uniform;  // of the final token
-  bool bonus;      // the caller gives the final token
+  int part;             // the index of this block among the request's
+  double uniform;       // of the final token
+  bool bonus;           // the caller gives the final token
   int64_t bonus_token;
 };
 
-// Loads what the caller gives for the final token of a present request. It reads only the caller's inputs, in another
-// thread than the one that calls set_out().
+// Loads what the caller gives for the final token of a present request. This reads only the caller's inputs. It runs in
+// another thread than set_out().
 SPECDEC_DEVICE void find_given(const Step& s, int64_t b, Ending& end) {
   if (threadIdx.x != kLanes) return;
   end.uniform = s.a.final_uniform(b);
   end.bonus_token = s.a.bonus_tokens ? s.a.bonus_tokens[b] : 0;
 }
 
-// Fills in the rest of `end`. `plain`: where the chunk sums of the target's distribution were left, if it has no
-// filters
+// Fills in the rest of `end`; called by one thread. `plain` [chunks]: the chunk sums of the target's distribution,
+// which were left there if it has no filters.
 SPECDEC_DEVICE void set_out(const Step& s, int64_t start, int64_t b, int64_t i, bool drafted, bool bonus,
                             const DraftTest& test, float* plain, Ending& end) {
   const Rows& target = s.a.target;
@@ -38,15 +39,16 @@ SPECDEC_DEVICE void set_out(const Step& s, int64_t start, int64_t b, int64_t i, 
   end.sums = s.residual + b * chunks, end.maxima = nullptr, end.summed = false;
   if (!s.target.stats) return;
   end.maxima = s.target.table.row(target.index(start, b, i), chunks).max;
-  // A one-hot draft is rejected only by a u < 1, so the residual weighs at least 2^-53. p's own chunk sums also count
-  // entries below 2^-126, whose weights are 0; against 2^-53 they are nothing. A draft that is invalid under its
-  // distribution may leave less.
+  // A one-hot draft is rejected only if p of its token is at most u < 1, so the residual weighs at least 2^-53. p's own
+  // chunk sums also count entries that weigh less than 2^-126, while elsewhere these weigh 0. Beside 2^-53 they do not
+  // matter. An invalid draft, which is another token than that of its one-hot q, may leave a smaller residual.
   const bool one_hot = test.q.kind == Kind::kOneHot && !(test.status & kInvalidDraft);
   end.summed = (one_hot || (test.q.kind == Kind::kNothing && !drafted)) && !target.sampling[b].any(V);
   if (end.summed) end.sums = plain;
 }
 
-// Chunk sums of (p - q)+. If p's own are there, one block sums only the chunks that q changes.
+// Makes end.sums the chunk sums of (p - q)+. If they are p's own sums so far, one block sums only the chunks that q
+// changes.
 SPECDEC_DEVICE void sum_at(const Step& s, const Dist& p, const Dist& q, const Ending& end) {
   SpecialChunks& special = special_chunks(p, q);
   int first = int(chunk_count(p.row.V)), per_warp = turns(first, 1);
@@ -58,9 +60,9 @@ SPECDEC_DEVICE void sum_at(const Step& s, const Dist& p, const Dist& q, const En
   sum_left_chunks<kPairs>(first, p, q, special, end.part, per_warp, end.maxima, end.sums);
 }
 
-// Draws from chunk sums that are in memory. The constructor issues their loads. sum() chooses the chunk while it adds
-// them up, and issues the loads of its entries before the total is used. The thread that finds the token leads from
-// then on.
+// Draws from chunk sums that are in memory. The constructor issues the loads of the sums. sum() adds up the chunk sums
+// and chooses a chunk in one step, and issues the loads of the chunk's entries before the total is used. From draw()
+// on, the thread that finds the token leads.
 class EndExecutor : public BlockExecutor {
  public:
   // `drawn`: whether the token is drawn from a row; V: the length of that row
@@ -71,7 +73,7 @@ class EndExecutor : public BlockExecutor {
 
   using BlockExecutor::draw, BlockExecutor::sum;
   SPECDEC_DEVICE bool leads() const { return leads_; }
-  // Counts from the second warp on, since the first one has the sums to add up.
+  // Threads are counted from the second warp on, since the first one adds up the sums.
   SPECDEC_DEVICE int thread() const { return int(threadIdx.x + kThreads - kLanes) % kThreads; }
   // p and q must be those that the chunk sums belong to.
   SPECDEC_DEVICE double sum(const Dist& p, const Dist& q) {
@@ -98,7 +100,7 @@ class EndExecutor : public BlockExecutor {
   float w_[ThreadRun::kEntries], y_[ThreadRun::kEntries];
 };
 
-// Writes the final token of a request. Its blocks share the sums that the token is drawn from.
+// Writes the final token of a request, whose blocks share the work of the chunk sums.
 SPECDEC_DEVICE void finish_at(const Step& s, const DraftTest& test, Ending& end) {
   const bool drawn = test.p.valid() && has_row(test.p);
   if (end.part > 0 && (!drawn || end.summed)) return;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of a chain on CUDA: blocks take parts of them and leave chunk statistics, from which their stats are made.
+// The rows of a chain on CUDA: blocks take parts of rows and leave chunk statistics, from which the rows' stats are
+// made.
 #pragma once
 
 #include "../../cuda/block_executor.cuh"
@@ -24,11 +25,12 @@ struct Step {
   float* end_sums = nullptr;     // [B, G+1, chunks]: chunk sums of the target; small batches only
   int* stop = nullptr;           // [B]: G + 1 - the first position known to stop; 0: none yet
   DraftTest* stops = nullptr;    // [G+1, B]: the test results of positions that stop
-  int* tested_blocks = nullptr;  // [B, G+1]: blocks done with a position
+  int* tested_blocks = nullptr;  // [G+1, B]: blocks done with a position
   int* summed = nullptr;         // [B]: blocks done with the chunk sums
   int per_warp = 1, residual_per_warp = 1, residual_blocks = 1;
 };
 
+// Whether the target is greedy at position i
 SPECDEC_DEVICE bool greedy_target(const Step& s, int64_t b, int64_t i) {
   if (s.target.stats) return s.a.target.sampling[b].greedy();
   const Rows& target = s.a.target;
@@ -36,25 +38,28 @@ SPECDEC_DEVICE bool greedy_target(const Step& s, int64_t b, int64_t i) {
   return target.stats && target.has_row(start, b, i) && target.known_stats(start, b, i).greedy(target.memory.V);
 }
 
-// What a block does at a position. One thread finds it out and leaves it in shared memory, since the pass over the rows
-// has no register to spare for it.
+// What a block does at a position. One thread makes it and leaves it in shared memory, since the pass over the rows has
+// no registers to spare for it.
 struct Part {
-  int unit, b, i;
+  int unit, b, i;  // unit: i * B + b
   int64_t start;
   bool reads[2];  // whether to read the row of the target, of the draft
-  bool tests;
-  Row row;  // that this block reads; V = 0: none
+  bool tests;     // whether the block that is last tests the draft
+  Row row;        // the row that this block reads; V = 0: none
   float scale;
   ChunkTable table;
   int number;        // which part of the row
   RowStats laws[2];  // stats of the rows that were read
 };
 
-// The stats of a greedy row hold the place of an entry: puts its id there.
+// The stats of a greedy row of a draft with ids hold the index of an entry. Puts the entry's id there instead, in both
+// copies of the stats.
 SPECDEC_APART void name_argmax(const Listed* row, RowStats* stats, RowStats* again) {
   *stats = *again = stats_by_id(row, *again);
 }
 
+// Makes the stats of the target's row (`which` 0) or the draft's (1) at the position of `part`. Called by all threads
+// of the last block to finish there.
 template <bool kFiltered>
 SPECDEC_DEVICE void make_stats(const Rows& rows, const Reduced& reduced, int which, Part& part) {
   const int64_t b = part.b, index = rows.index(part.start, b, part.i), chunks = chunk_count(rows.memory.V);
@@ -65,6 +70,7 @@ SPECDEC_DEVICE void make_stats(const Rows& rows, const Reduced& reduced, int whi
     name_argmax(rows.ids.listed + index, reduced.stats + index, part.laws + which);
 }
 
+// Plans in `part` that the block reads part `number` of the row at position i.
 template <bool kFiltered>
 SPECDEC_DEVICE void take(const Rows& rows, const Reduced& reduced, int64_t b, int64_t i, int number, Part& part) {
   const Filters filters = rows.sampling.at<kFiltered>(b);
@@ -75,7 +81,8 @@ SPECDEC_DEVICE void take(const Rows& rows, const Reduced& reduced, int64_t b, in
   part.number = number;
 }
 
-// Whether a position's rows are read to make their stats, provided that nothing before it stops.
+// Whether the row of the target, or of the draft, at a position is read to make its stats, provided that nothing before
+// it stops
 SPECDEC_DEVICE bool reduces_target(const Step& s, int64_t start, int64_t b, int64_t i) {
   return s.target.stats && !s.a.gives_bonus(b, i) && s.a.target.has_row(start, b, i);
 }
@@ -85,8 +92,8 @@ SPECDEC_DEVICE bool reduces_draft(const Step& s, int64_t start, int64_t b, int64
          a.draft.has_row(start, b, i);
 }
 
-// Whether the draft is known to end before position i. Each of `threads` threads looks at some of the positions before
-// i.
+// Whether the draft ends before position i, as far as this thread sees. Each of `threads` threads looks at some of the
+// positions before i; the draft ends if one of them returns true.
 SPECDEC_DEVICE bool ends_before(const VerifyChain& a, int64_t b, int64_t i, int thread, int threads) {
   const int64_t g = a.drafted(b);
   bool ends = i > g;
@@ -95,7 +102,7 @@ SPECDEC_DEVICE bool ends_before(const VerifyChain& a, int64_t b, int64_t i, int 
   return ends;
 }
 
-// Called by one thread. i must be at most a.drafted(b).
+// Plans what block `number` of position i does. Called by one thread. i must be at most a.drafted(b).
 template <bool kFiltered>
 SPECDEC_DEVICE void plan(const Step& s, int64_t b, int64_t i, int number, Part& part) {
   const VerifyChain& a = s.a;

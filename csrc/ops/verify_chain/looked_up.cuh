@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the test of a position needs of the caller's inputs, loaded while its rows are still being read or added up.
-// After that only the stats of those rows are missing, and the test waits for no memory.
+// The caller's inputs that the test of a position needs, loaded while the rows of that position are still being read or
+// added up. Afterwards only the stats of these rows are missing, and the test waits for no memory.
 #pragma once
 
 #include "chain_rows.cuh"
@@ -35,8 +35,8 @@ struct LookedUp {
   }
 };
 
-// Looks up position i; every thread that calls it gets the same result. Once the draft's length is known (for dense
-// drafts this takes no load), the loads do not depend on one another, so they overlap.
+// Looks up position i; every thread that calls it gets the same result. The draft's length comes first (for dense
+// drafts it needs no load). The other loads do not depend on one another, so they overlap.
 SPECDEC_DEVICE LookedUp look_at(const Step& s, int64_t start, int64_t b, int64_t i) {
   const VerifyChain& a = s.a;
   const NoExecutor later;  // no stats are made here
@@ -62,11 +62,12 @@ SPECDEC_DEVICE LookedUp look_at(const Step& s, int64_t start, int64_t b, int64_t
   return r;
 }
 
-// Loads the entries of the drafted token, and its uniform. Called by the thread that makes the test.
+// Loads the drafted token's entries in both rows, and the uniform of its test. Called by the thread that makes the
+// test.
 SPECDEC_DEVICE void look_up_token(const VerifyChain& a, int64_t b, int64_t i, LookedUp& r) {
   const auto entry = [&](const Dist& d) { return has_row(d) && r.token < d.row.V ? d.row.entry(r.token) : 0.0f; };
   if (!r.drafted) return;
-  r.z_p = entry(r.p), r.z_q = r.q.row.is_listed() ? 0.0f : entry(r.q);  // by id: once the stats are known
+  r.z_p = entry(r.p), r.z_q = r.q.row.is_listed() ? 0.0f : entry(r.q);  // by id: read once the stats are known
   r.u = a.accept_uniform(b, i);
 }
 

@@ -9,13 +9,13 @@
 
 namespace specdec {
 
-// Takes the memory that these walks need, and returns the function that launches them. That function must be given an
-// `a` with the stats of all their rows.
+// Allocates the memory that the walks by a rule and for block verification need, and returns the function that launches
+// them. That function must be given an `a` with the stats of all their rows.
 template <bool kById>
 std::function<void(const VerifyChain& a)> prepare_requests(const VerifyChain& a, const Tensor& like,
                                                            cudaStream_t stream);
 
-// Takes the memory of races, which read no draft row, and returns the function that launches them.
+// Allocates the memory that races need, which read no draft row, and returns the function that launches them.
 std::function<void()> prepare_race(const VerifyChain& a, const Tensor& like, cudaStream_t stream);
 
 }  // namespace specdec

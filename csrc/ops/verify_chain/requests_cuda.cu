@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that ask for a rule, or for block verification: a cluster of blocks walks the draft of one of them.
+// The walks of requests that ask for a rule or for block verification: a cluster of blocks walks the draft of one
+// request.
 #include "requests.cuh"
 
 #include "../../cuda/gap_executor.cuh"
@@ -8,8 +9,8 @@
 namespace specdec {
 namespace {
 
-// A GapExecutor without the code of filters. The stats of rows to sample from are already made, and the stats that
-// measure a model's confidence have no filters.
+// A GapExecutor without the code of filters. The stats of the distributions to sample from are made before, and the
+// stats that measure a model's confidence have no filters.
 class RequestExecutor : public GapExecutor {
  public:
   using GapExecutor::GapExecutor;

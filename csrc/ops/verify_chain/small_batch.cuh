@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact verification of few positions. `scan_positions` leaves the chunk statistics of all their rows at once.
-// `verify_positions` begins meanwhile: each of its blocks then makes the stats of a request and tests its drafts for
-// itself, a warp per position, so it finds the stop without waiting for other blocks. No counter has to be zero before
-// the first launch.
+// Exact verification of few positions, in two launches. `scan_positions` leaves the chunk statistics of all rows of all
+// positions. `verify_positions` may begin before that launch ends, and then waits for it. Each of its blocks makes the
+// stats of one request's rows and tests its drafts for itself, a warp per position, so it finds the stop without
+// waiting for other blocks. `scan_positions` zeroes the one counter, so nothing has to be zero before the first launch.
 #pragma once
 
 #include "../../cuda/cluster_launch.h"
@@ -12,8 +12,8 @@
 namespace specdec {
 namespace {
 
-constexpr int kMostOfRequest = 32;  // positions of one request
-constexpr int kFewPositions = 144;  // up to here it is cheaper to read past the stop than to find it first
+constexpr int kMostOfRequest = 32;  // the most positions of one request
+constexpr int kFewPositions = 144;  // up to so many, reading rows after the stop costs less than finding it first
 
 inline bool fits_at_once(const VerifyChain& a) {
   const bool filters = a.target.sampling.filters() || a.draft.sampling.filters();
@@ -45,6 +45,7 @@ struct Tested {
   int64_t token;
 };
 
+// Makes the stats of a row by one warp, as warp_stats() does.
 SPECDEC_DEVICE RowStats warp_law(const Row& row, const Filters& filters, const Reduced& reduced, int64_t index,
                                  float* sums) {
   const Row stored = row.as_stored();
@@ -52,9 +53,9 @@ SPECDEC_DEVICE RowStats warp_law(const Row& row, const Filters& filters, const R
   return row.is_listed() ? stats_by_id(row.listed(), stats) : stats;
 }
 
-// Tests each position up to the draft's end. `plain` [G + 1, chunks], or null: where the chunk sums of p go at
-// positions where the final token may be drawn from them with at most one chunk summed again. No thread returns before
-// the previous launch is done.
+// Tests each position up to the draft's end. `plain` [G + 1, chunks], or null: memory for the chunk sums of p. They are
+// left at positions where the final token may be drawn from them once at most one chunk is summed again. No thread
+// returns before the previous launch is done.
 SPECDEC_DEVICE void test_positions(const Step& s, int64_t start, int64_t b, float* plain,
                                    Uninitialised<Tested>* tests) {
   const VerifyChain& a = s.a;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two launches. `judge_rows`: blocks take parts of rows, early positions first. The last block of a position makes its
-// stats and tests its draft. Once a request is known to stop, blocks of later positions exit before reading.
-// `finish_requests`: blocks sum the residual at each stop by chunks, and the last of them draws the final token. No
-// block ever waits for another. Small batches take another path (small_batch.cuh). For requests that ask for a rule, or
-// for block verification, the first launch only makes the stats; another launch then walks them. A race
-// has one launch of its own (race_cuda.cu).
+// Two launches. In `judge_rows`, blocks take parts of rows, early positions first. The last block of a position makes
+// the stats of its rows and tests its draft. Once a request is known to stop, blocks of later positions exit before
+// reading. In `finish_requests`, blocks sum the residual at each stop by chunks, and the last block of a request draws
+// the final token. No block waits for another of its launch. Small batches take another path (small_batch.cuh). For
+// requests that ask for a rule, or for block verification, `judge_rows` only makes the stats, and another launch walks
+// them (requests_cuda.cu). A race has one launch of its own (race_cuda.cu).
 #include <torch/csrc/stable/library.h>
 
 #include "../../cuda/by_id.h"
@@ -132,7 +132,7 @@ void launch_kernels<kReadsIds>(const VerifyChain& a, const Tensor& like) {
                             of_draft.kind == Kind::kProbs);
   if (entries.written()) of_draft.memory = entries.written(of_draft.per_request), of_draft.by_position = true;
 
-  // All memory of a call is taken before its first launch.
+  // All memory of a call is allocated before its first launch.
   const auto requests = a.by_rule() ? prepare_requests<kReadsIds>(a, like, device.stream) : nullptr;
   Scratch scratch;
   const size_t counters = scratch.ask<int>(positions + 2 * a.B), residual = scratch.ask<float>(a.B * chunks);
@@ -146,8 +146,8 @@ void launch_kernels<kReadsIds>(const VerifyChain& a, const Tensor& like) {
   s.end_sums = scratch.at<float>(end_sums);
   target.take(scratch, s.per_warp, !at_once, s.a.target, s.target);
   draft.take(scratch, s.per_warp, !at_once, s.a.draft, s.draft);
-  // If all drafts are one-hot and the target has no filters, p's own chunk sums serve, and one block sums again the
-  // chunk that q changes.
+  // If all drafts are one-hot and the target has no filters, p's own chunk sums are used, and one block sums again the
+  // one chunk that q changes.
   const bool one_block = !a.draft.memory && s.target.stats && !a.target.sampling.filters();
   s.residual_per_warp = one_block ? turns(chunks, 1) : pair_chunks_per_warp(a.B, chunks);
   s.residual_blocks = blocks_per_row(chunks, s.residual_per_warp);

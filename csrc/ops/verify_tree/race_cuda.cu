@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verification by the race: a cluster of blocks walks one request's tree (race.h).
+// Verification by the race (race.h): a cluster of blocks walks the tree of one request.
 #include "race.h"
 
 #include "../../cuda/race.cuh"

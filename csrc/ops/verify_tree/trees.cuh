@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The arguments of verify_tree's kernels. A cluster of blocks per request walks its tree and reads only the rows that
-// it visits. For a request with a rule, the distributions that replace p are made at all nodes before the walk.
+// it visits. For a request with a rule, the distributions pi that replace p are made at all nodes in a launch before.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,8 @@
 
 namespace specdec {
 
-// Only K-SEQ makes several passes over a pair, so only it has room to keep one.
+// Dynamic shared memory: only K-SEQ makes several passes over a pair of rows, so only K-SEQ gets room to keep the
+// weights of a pair.
 inline SharedRoom shared_room(const VerifyTree& a) {
   return a.method == Method::kKseq ? pair_room(a.widest()) : SharedRoom{PairTables::kFixed};
 }
@@ -26,7 +27,7 @@ struct Trees {
   ExecutorTables tables;
   Subtraction* subtractions = nullptr;  // [blocks, most_subtractions()]
   NodeDist* dists = nullptr;            // [B, N], if rules are given
-  NodeDist* made = nullptr;             // [blocks], in the launch that makes `dists`
+  NodeDist* made = nullptr;             // [blocks], only in the launch that makes `dists`
   Frame* frames = nullptr;              // [blocks, frames()]
 
   Trees(const VerifyTree& a, Scratch& scratch, const ClusterShape& shape, const Tensor& like) : a(a) {
@@ -64,11 +65,11 @@ SPECDEC_DEVICE void each_view(const VerifyTree& a, int64_t i, const F& f) {
   }
 }
 
-// Takes the memory for the walks of the requests with a rule, and returns the function that launches them.
+// Allocates the memory for the walks of the requests with a rule, and returns the function that launches them.
 template <bool kById>
 std::function<void()> prepare_trees_by_rule(const VerifyTree& a, const Tensor& like, cudaStream_t stream);
 
-// Takes the memory of races, which read no draft row, and returns the function that launches them.
+// Allocates the memory that races need, which read no draft row, and returns the function that launches them.
 std::function<void()> prepare_race(const VerifyTree& a, const Tensor& like, cudaStream_t stream);
 
 }  // namespace specdec

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that ask for a rule, in two launches of one kernel. So the passes over V, its largest part, exist once.
+// Requests that ask for a rule, in two launches of one kernel: the first makes the distributions pi of all nodes, the
+// second walks the trees. They share a kernel so that the largest part of the code, the passes over V, is compiled
+// once.
 #include "../../cuda/mixture_executor.cuh"
 #include "trees.cuh"
 
 namespace specdec {
 namespace {
 
-// Zeroes a NodeDist before use, since it is copied whole, with members that its kind leaves unset.
+// Zeroes a NodeDist before use: it is copied as a whole, and some of its members stay unset, depending on its kind.
 SPECDEC_DEVICE void clear(NodeDist& x) {
   static_assert(sizeof(NodeDist) % sizeof(int64_t) == 0);
   for (int i = threadIdx.x; i < int(sizeof(NodeDist) / sizeof(int64_t)); i += kThreads)
@@ -15,7 +17,7 @@ SPECDEC_DEVICE void clear(NodeDist& x) {
 }
 
 // Makes the distribution that replaces p at every node, visited or not. Each cluster takes one node at a time, so that
-// many share what costs most.
+// many clusters share this work, the most expensive part.
 SPECDEC_DEVICE void make_node_laws(const Trees& s, char* shared) {
   MixtureExecutor executor(s.tables, shared);
   NodeDist& x = s.made[blockIdx.x];
@@ -32,7 +34,7 @@ SPECDEC_DEVICE void make_node_laws(const Trees& s, char* shared) {
   }
 }
 
-// A MixtureExecutor for walks that find the distributions of all nodes made, without the code that makes them.
+// A MixtureExecutor for walks of trees whose nodes all have their pi made, without the code that makes it
 class MadeExecutor : public MixtureExecutor {
  public:
   static constexpr bool kMakesRuleDists = false;

@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same kernels for drafts with ids (cuda/by_id.h)
+// The kernels of verify_tree_cuda.cu, compiled for drafts with ids (cuda/by_id.h)
 #define SPECDEC_READS_IDS
 #include "verify_tree_cuda.cu"

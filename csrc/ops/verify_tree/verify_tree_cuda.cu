@@ -8,7 +8,7 @@
 namespace specdec {
 namespace {
 
-// One kernel has all methods but the race, since they share its largest part, the steps over V. Requests with a rule
+// One kernel has all methods except the race, since they share its largest part, the steps over V. Requests with a rule
 // have kernels of their own (prepare_trees_by_rule).
 __global__ void __launch_bounds__(kThreads, 1) walk_trees(const Trees s) {
   SPECDEC_DYNAMIC_SHARED(shared);
@@ -35,7 +35,7 @@ void launch_kernels<kReadsIds>(const VerifyTree& given, const Tensor& like) {
   }
   const EntriesRoom entries(like, a.draft.ids, a.draft.views, a.draft.memory.V, a.B * a.N, a.target.memory.V,
                             a.draft.kind == Kind::kProbs);
-  // All memory of a call is taken before its first launch.
+  // All memory of a call is allocated before its first launch.
   const std::function<void()> by_rule = a.rules ? prepare_trees_by_rule<kReadsIds>(a, like, device.stream) : nullptr;
   const ClusterShape shape = cluster_shape<walk_trees>("verify_tree", a.B, shared_room(a));
   Scratch scratch;

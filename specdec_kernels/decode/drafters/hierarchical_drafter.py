@@ -23,6 +23,7 @@ from .draft_runner import DraftRunner
 __all__ = ["HierarchicalDrafter"]
 
 _MOST = 128  # drafted tokens, so at most 128 inner steps: their number takes eight bits of the random offset
+_LEVELS = 3  # HierarchicalDrafters in one another: a fourth one's eight bits would reach the sign of an int64
 
 
 class _Ahead(Sequence):
@@ -88,7 +89,8 @@ class HierarchicalDrafter(Drafter):
         verify: "token" or "block", how the model verifies; in a session whose `verify` is "race" it is the race too.
 
     Raises:
-        ValueError: a gamma outside 1..128, or a drafter whose chains `verify` cannot verify.
+        ValueError: a gamma outside 1..128, a drafter whose chains `verify` cannot verify, or four HierarchicalDrafters
+            in one another.
 
     Source:
         Spector & Re 2023 (staged speculative decoding); the factor is theory.hierarchical_factor.
@@ -103,6 +105,11 @@ class HierarchicalDrafter(Drafter):
         self.gamma = make_gamma("HierarchicalDrafter", gamma, max_gamma)
         if self.gamma.max > _MOST:
             raise ValueError(f"HierarchicalDrafter: gamma must be at most {_MOST}, got {self.gamma.max}")
+        self._levels = 1 + (drafter._levels if isinstance(drafter, HierarchicalDrafter) else 0)
+        if self._levels > _LEVELS:
+            raise ValueError(
+                f"HierarchicalDrafter: drafter must be at most {_LEVELS - 1} HierarchicalDrafters deep, got {_LEVELS}"
+            )
         if "exact" not in drafter.rules or not drafter.chains:
             raise ValueError(f"HierarchicalDrafter: drafter must draft chains that can be verified, got {drafter.name}")
         if verify not in ("token", "block"):  # the race is the session's choice: all models run it, or none
