@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds arguments that share memory with a tensor that an op writes to. None may.
+// Finds arguments that share memory with a tensor that an op writes to. No argument may do so.
 #pragma once
 
 #include "check.h"

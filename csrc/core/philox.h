@@ -8,9 +8,9 @@
 
 namespace specdec {
 
-// What a random number is used for. Acceptance tests, final draws and draft samples each have a domain, so their
-// numbers are independent. Races (race.h) share one domain, because a position's noise must be the same each time: on
-// the target's row, on the draft's row, and in every step that drafts the position.
+// The purpose of a random number. Acceptance tests, final draws and draft samples each have a domain, so their numbers
+// are independent. Races (race.h) share one domain, because a position's noise must be the same each time: on the
+// target's row, on the draft's row, and in every step that drafts the position.
 enum Domain : uint32_t { kDomainAccept = 0, kDomainFinal = 1, kDomainDraft = 2, kDomainNoise = 3 };
 
 // Four words: the counter, or the output of one Philox block

@@ -12,7 +12,7 @@ struct Subtraction {
   Dist q;  // one-hot: its token keeps no weight; kNothing: r becomes m * r
   float m = 1, s = 1;
   float cap = FLT_MAX;
-  int64_t removed = -1;  // a token that the q of later subtractions no longer have; -1: none
+  int64_t removed = -1;  // a token that is removed from the q of later subtractions; -1: none
 };
 
 // Draws without replacement remove ids from a distribution. Once the rest weighs less than this, its stats are computed

@@ -10,9 +10,9 @@
 
 namespace specdec {
 
-// Comparisons of T. positive() keeps a NaN; smaller() and larger() may drop it. nan_of(x, w) is w, but NaN if x is NaN
-// and w has lost it. With the comparisons of this generic Compare, capped_weight() never loses the NaN of x; with fminf
-// and fmaxf it does. The sums of a CPU have another Compare, in simd_weights.h, which NaN never reaches.
+// Comparisons of T. positive() keeps a NaN; smaller() and larger() may drop it. nan_of(x, w) returns w, or NaN if x is
+// NaN. In this generic Compare it only returns w, since its comparisons keep the NaN of x in capped_weight(). fminf and
+// fmaxf drop it. The sums of a CPU have another Compare, in simd_weights.h, which NaN never reaches.
 template <class T>
 struct Compare {
   SPECDEC_HD static T smaller(T x, T y) { return x < y ? x : y; }

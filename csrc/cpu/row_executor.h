@@ -70,7 +70,7 @@ class CpuExecutor {
   // A barrier of the executor's threads, before and after one of them writes what the others read
   void sync() const {}
 
-  // Sets whether stats() also computes entropies, if they will be needed. Drops known entropies and the known TV.
+  // Sets whether stats() also computes entropies, because they will be needed. Drops known entropies and the known TV.
   void expect_entropy(bool expected) { sums_surprise_ = expected, known_[0] = known_[1] = {}, tv_of_[0] = {}; }
 
   // Prepares for entropy(p), entropy(q) and tv(p, q): one pass computes all three. Does nothing if both entropies are
@@ -86,8 +86,7 @@ class CpuExecutor {
   double sum(const Dist& p) { return sum(p, Dist{}); }
 
   // The stats of q, a row of logits, without the removed ids. They are relative to the largest remaining logit, so they
-  // are precise however small the remaining mass is. log_norm is NaN if no logit remains. Stores the chunk sums for
-  // draw().
+  // stay precise. log_norm is NaN if no logit remains. Stores the chunk sums for draw().
   RowStats stats_without(const Dist& q, const Few& removed);
   // The mass of q, a row of either kind, without the removed ids
   double mass_without(const Dist& q, const Few& removed) const;
@@ -115,9 +114,8 @@ class CpuExecutor {
   Dist exclude(const Dist& p, const Few& removed);
 
   // The winner of a race (core/race.h) on the row of d; -1 if nothing is kept, or a probability is NaN or +inf.
-  // `taken`: the earlier winners on this row, in order; they are excluded. k: the number of winners that the caller
-  // will ask for in all. The first call finds all k; later calls, with the same arguments and one more id in `taken`,
-  // return the next.
+  // `taken`: the earlier winners on this row, in order; they are excluded. k: how many winners the caller will ask for.
+  // The first call finds all k; later calls return the next one each.
   int64_t race(const Dist& d, const Noise& noise, const Few& taken = {}, int64_t k = 1);
 
   // Writes the weights of chunk c to w [kChunk]. Returns their sum.
@@ -173,9 +171,8 @@ class CpuExecutor {
   }
 
  private:
-  // Calls take(c, f(c)) for every chunk. If rows are spread over ranks, f runs on this rank's chunks, and the ranks
-  // exchange the first `width` bytes of each result. `leaves`: f also stores values that are needed later, so it runs
-  // even if the results are known.
+  // Calls take(c, f(c)) for every chunk. Ranks run f on the chunks that they have, and exchange the first `width` bytes
+  // of each result. `leaves`: f also stores values, so it runs even if the results are known.
   template <class F, class Take>
   void for_chunks(int64_t chunks, const F& f, const Take& take, size_t width = sizeof(std::invoke_result_t<F, int64_t>),
                   bool leaves = false) const {
@@ -262,8 +259,7 @@ class CpuExecutor {
   void clipped_sums(const float (&t)[kCandidates], double (&out)[kCandidates]);
   float plain_weights(const Dist& p, int64_t c, float* w) const;
   float mixed_weights(const Dist& p, const Mixture& mixture, int64_t c, float* w) const;
-  // Chunk c of a distribution as probabilities, 0 beyond the row, with the mass of the ids in `few` applied. Entries of
-  // a probability row stay as they are.
+  // Chunk c of d as probabilities (entries of a probability row as stored), 0 beyond the row, with `few` applied
   const float* probs(const Dist& d, const Few& few, int64_t c, int n, float* buf) const;
   const float* probs(const Dist& d, int64_t c, int n, float* buf) const { return probs(d, d.few(), c, n, buf); }
   // The sum of f(chunk), added in the order of the chunks

@@ -31,7 +31,7 @@ class RowReader {
     starts_.find(row.view, row.V), found_ = row.view;
   }
 
-  // What the view of a row changes in chunk c
+  // The changes that the view of a row makes in chunk c
   Changes changes(const Row& row, int64_t c) const { return changes(row, c, chunk_size(row.V, c)); }
 
   // Chunk c in place, or a copy in buf [kChunk] if the row's view changes the chunk or its size is not a multiple of

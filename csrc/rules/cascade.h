@@ -26,7 +26,8 @@ SPECDEC_WALK bool keeps_row(Executor& executor, Rule rule, double alpha, const D
     return false;  // a probability row must be read to find that it is invalid
   }
   if (rule != Rule::kOpt && rule != Rule::kOptLog) return confidence_gap <= alpha;
-  if (!(confidence_gap > 0) || !(confidence_gap <= alpha)) return confidence_gap <= 0;  // TV is in [0, 1]
+  // TV is in [0, 1], so in these cases it need not be computed.
+  if (!(confidence_gap > 0) || !(confidence_gap <= alpha)) return confidence_gap <= 0;
   return confidence_gap <= alpha * (p.kind == Kind::kOneHot ? 1 - draft_prob(q.prob(p.hot)) : executor.tv(p, q));
 }
 

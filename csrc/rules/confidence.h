@@ -34,7 +34,8 @@ SPECDEC_WALK double largest(Executor& executor, const Dist& d) {
 SPECDEC_HD float threshold_at(const Dist& d, double largest, double share) {
   if (share <= 0) return -HUGE_VALF;
   if (d.kind != Kind::kLogits) return float(share * largest);
-  const double above = d.row.repeats() ? log(largest) + d.stats.log_norm : 0;  // entries of one id add up to more
+  // If entries of one id add up, `largest` may exceed the probability of the largest entry.
+  const double above = d.row.repeats() ? log(largest) + d.stats.log_norm : 0;
   return float(d.stats.max + above + log(share));
 }
 

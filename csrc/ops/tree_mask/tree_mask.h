@@ -61,7 +61,7 @@ struct TreeMask {
   bool nodes_only = true;       // the keys are the nodes
   Ints parents;                 // [B, N]
   int64_t strides[2] = {};      // of parents
-  Ints prefix_len, tree_start;  // [B]; null: 0, and right after the prefix
+  Ints prefix_len, tree_start;  // [B]; prefix_len null: 0; tree_start null: right after the prefix
   MaskFormat format = kMaskBool;
   int64_t W = 0;                  // words of a row of `ancestors`
   uint32_t* ancestors = nullptr;  // [B, N, W]; the mask itself, if that is the same
@@ -126,8 +126,8 @@ struct TreeMask {
   // or a 32-bit word if it is kMaskUint32 or kMaskUint64.
   SPECDEC_HD int64_t packed_words() const {
     return format == kMaskUint64 ? (keys + 63) / 64 * 2 : (keys + 31) / 32;
-  }  // of a row
-  SPECDEC_HD int64_t packed_bytes() const { return (N * keys + 7) / 8; }  // of a request
+  }  // words of one row
+  SPECDEC_HD int64_t packed_bytes() const { return (N * keys + 7) / 8; }  // of one request
   SPECDEC_HD int64_t units() const {
     if (format == kMaskUint8) return B * ((packed_bytes() + 3) / 4);
     if (!is_element(format)) return B * N * packed_words();

@@ -32,7 +32,7 @@ struct VerifyChain {
   int32_t* status = nullptr;         // [B]
 
   bool has_ids() const { return bool(draft.ids); }
-  // Whether some request, and whether request b, may use anything other than the exact rule, token by token
+  // Whether any request (first form) or request b may need block verification or a rule other than the exact one
   SPECDEC_HD bool by_rule() const { return block || rules; }
   SPECDEC_HD bool by_rule(int64_t b) const { return block || rules[b] != Rule::kExact; }
   SPECDEC_HD int64_t start(int64_t b) const { return cu_draft ? clamped(cu_draft[b], D) : -1; }

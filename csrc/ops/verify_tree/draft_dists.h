@@ -61,7 +61,7 @@ class DraftDists {
     if (!(q > 0)) status |= kInvalidDraft;
     return q;
   }
-  // Makes the distribution of the row that a child was drawn from the known one, if it is not yet.
+  // Looks up the distribution of the row that a child was drawn from. It becomes the known distribution.
   SPECDEC_HD void look_up(int32_t child) {
     const int64_t row = draft_row(child);
     const int64_t at = parent(child);

@@ -18,7 +18,7 @@ namespace specdec {
 struct Node {
   Tests tests;  // the children that are still to be tested
   double w = 1;
-  Left left;         // the rest from which it was drawn, which a rejection subtracts
+  Left left;         // the rest of q from which it was drawn; a rejection subtracts it
   bool open = true;  // there may be children left to test
 };
 
