@@ -52,7 +52,7 @@ inline void sort_bias([[maybe_unused]] const Op& op, [[maybe_unused]] const char
 #ifndef SPECDEC_IN_CUDA
   bias.sorted.reset(new Bias::Entry[std::max<int64_t>(bias.S * bias.n, 1)]);
   std::vector<bool> done(bias.S);
-  std::vector<uint64_t> order(bias.n);  // the id, then the place: both are below 2^31
+  std::vector<uint64_t> order(bias.n);  // entry j as (id, j) in one number: both are below 2^31
   const auto sort = [&](int64_t s) {
     for (int64_t j = 0; j < bias.n; ++j) {
       const int64_t v = bias.id(s, j);

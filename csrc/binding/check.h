@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Turns torch tensors into plain pointers and int64 strides, with the checks that keep a kernel inside its arguments.
-// All checks are in this folder or in <op>_op.h: the public functions, Triton and fakes call them. Errors name
-// arguments as the public functions do.
+// All checks are in this folder or in <op>_op.h. The public functions, Triton and the fakes use them too, through
+// torch.ops.specdec_check. Errors name arguments as the public functions do.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,7 @@ inline void check_shape(const Op& op, Name name, const Tensor& t, std::initializ
   check_shape<std::initializer_list<Size>>(op, name, t, want);
 }
 
-// Checks that t has as many dimensions as `want` names, as in "N, V".
+// Checks the number of dimensions of t. `want` names them, such as "N, V".
 inline void check_dims(const Op& op, Name name, const Tensor& t, const char* want) {
   const int64_t dims = 1 + std::count(want, want + std::strlen(want), ',');
   check(t.dim() == dims, op, name, " must have shape [", want, "], got ", bracketed(t.sizes()));
@@ -60,7 +60,7 @@ inline void check_contiguous(const Op& op, Name name, const Tensor& t) {
   check(t.is_contiguous(), op, name, " must be contiguous, got strides ", bracketed(t.strides()));
 }
 
-// Checks that the last dimension has stride `apart`: 1 if its entries must be adjacent in memory.
+// Checks that the last dimension has stride `apart`. With 1, its entries are adjacent in memory.
 inline void check_adjacent(const Op& op, Name name, const Tensor& t, int64_t apart = 1) {
   const int64_t last = t.dim() - 1;
   check(t.size(last) <= 1 || t.stride(last) == apart || t.numel() == 0, op, name,
@@ -73,8 +73,8 @@ inline bool has_memory(const Tensor& t) { return t.is_cpu() || t.is_cuda(); }
 // The address of t's entries. Null means that a tensor is not given, so a meta tensor gets an address too.
 inline const void* data_of(const Tensor& t) { return has_memory(t) ? t.const_data_ptr() : ""; }
 
-// Checks rows. They are read in place, so the entries of a row must be adjacent in memory. Those of rows that are
-// spread over ranks have stride 0; a draft's rows with ids are whole.
+// Checks rows. They are read in place, so the entries of a row must be adjacent in memory. Rows that are spread over
+// ranks are an exception, with stride 0 (rows_over_ranks in core/arguments.h); a draft's rows with ids are not spread.
 inline DType check_rows(const Op& op, Name name, const Tensor& t) {
   check_device(op, name, t);
   const int64_t V = t.size(t.dim() - 1);
@@ -96,6 +96,7 @@ inline RowMemory row_memory(const Op& op, Name name, const Tensor& t, const char
   return {data_of(t), t.size(dim - 1), dim == 3 ? t.stride(0) : 0, t.stride(dim - 2), check_rows(op, name, t)};
 }
 
+// One value for each of N rows, or [1]: one value for all
 inline void check_per_row(const Op& op, Name name, const Tensor& t, int64_t N) {
   check(t.dim() == 1 && (t.size(0) == N || t.size(0) == 1), op, name, " must have shape [", N,
         N == 1 ? "]" : "] or [1]", ", got ", bracketed(t.sizes()));
@@ -103,6 +104,7 @@ inline void check_per_row(const Op& op, Name name, const Tensor& t, int64_t N) {
 
 inline int64_t per_row_stride(const Tensor& t) { return t.size(0) == 1 ? 0 : t.stride(0); }
 
+// int32 or int64, on the op's device
 inline Ints ints(const Op& op, Name name, const Tensor& t, int64_t stride) {
   check_device(op, name, t);
   const bool wide = t.scalar_type() == ScalarType::Long;
@@ -143,8 +145,8 @@ inline Present present(const Op& op, Name name, const OptTensor& t) {
   return {ints(op, name, *t, 0)};
 }
 
-// Whether the host can read values of tensors without waiting for a device. If it cannot, invalid sampling parameters
-// make a row invalid.
+// Whether the host can read values of tensors without waiting for a GPU. If it cannot, values are not checked here; the
+// kernels then clamp invalid values or report them in the status.
 inline bool values_at_hand(const Op& op) {
 #if defined(SPECDEC_CUDA_ON_CPU)
   return false;
@@ -153,7 +155,7 @@ inline bool values_at_hand(const Op& op) {
 #endif
 }
 
-// The index of a value in its tensor, for an error. A number has none.
+// Prints the index of a value in its tensor, for an error. kNumber, for a number instead of a tensor, prints nothing.
 struct At {
   int64_t index;
   friend std::ostream& operator<<(std::ostream& text, At at) {
@@ -179,11 +181,10 @@ inline void check_values(const Op& op, const char* side, const Sampling& s, int6
 
 constexpr double kNotGiven = -DBL_MAX;  // finite, since an AOTInductor package cannot hold NaN
 
-// Optional in the schema too: most calls pass no numbers, and passing an empty list takes a tenth of a small call's
-// time.
+// Optional, since most calls pass no numbers, and passing an empty list would take a tenth of a small call's time.
 using OptNumbers = std::optional<std::vector<double>>;
 
-// Numbers that apply to every row: none, or `count` of them. One that is kNotGiven or NaN is not given.
+// Numbers that apply to every row: none, or `count` of them. A number that is kNotGiven or NaN counts as not given.
 struct Numbers {
   const double* data = nullptr;
   Numbers(const Op& op, Name name, const OptNumbers& given, size_t count) {
@@ -195,7 +196,7 @@ struct Numbers {
   double operator[](size_t i) const { return data[i]; }
 };
 
-// [..., 4] contiguous float32
+// The address of a contiguous float32 tensor: stats [..., 4], or one number per row
 inline const float* stats_pointer(const Op& op, Name name, const Tensor& t) {
   check_device(op, name, t);
   check_float32(op, name, t);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ids of a draft's entries as the dispatcher passes them: int32 or int64 ids of the shape of the logits, or the
-// uint32 numbers of a vocabulary's map.
+// The ids of a draft's entries as torch's dispatcher passes them: int32 or int64 ids of the same shape as the logits,
+// or the numbers of a vocab_map, as uint32.
 #pragma once
 
 #include "../core/rows.h"
@@ -9,7 +9,7 @@
 namespace specdec {
 
 #ifndef SPECDEC_IN_CUDA
-// Entry ids with memory of their own
+// The memory of n rows of k entry ids each
 struct EntryIdsMemory {
   std::vector<EntryIds> rows;
   std::vector<EntryIds::Place> places;  // [rows, k]
@@ -36,7 +36,7 @@ inline EntryIds sorted_ids(const Op& op, Name name, const Ints& ids, int64_t k, 
   return row;
 }
 
-// The ids of a map: `numbers` [3 Vd + V + 1], as sk.vocab_map lays them out
+// The ids of a map. `numbers` [3 Vd + V + 1] is VocabMap.packed (specdec_kernels/vocab_map.py).
 inline EntryIds ids_of_map(const Op& op, Name name, const int32_t* numbers, int64_t Vd, int64_t V) {
   const char* const wanted = " must be made by vocab_map, got other numbers";
   const int32_t* const table = numbers + 2 * Vd;
@@ -61,9 +61,9 @@ inline EntryIds ids_of_map(const Op& op, Name name, const int32_t* numbers, int6
 }
 #endif
 
-// Checks the ids of a side, which have the shape of its logits, and stores them in `to`. each(f) calls
-// f(position, offset) for every row that the call may read: its ids begin at this offset. positions: how many there
-// are.
+// Checks the ids of a side, and stores them in `to`. of: the side's logits; ids have the same shape. each(f) calls
+// f(position, offset) for every row that the op may read: the offset at which the row's ids begin, in elements.
+// positions: the number of positions.
 template <class Each>
 void take_ids(const Op& op, const char* side, RowsIds& to, const OptTensor& given, const Tensor* of,
               [[maybe_unused]] int64_t positions, [[maybe_unused]] const Each& each) {
@@ -106,7 +106,7 @@ void take_ids(const Op& op, const char* side, RowsIds& to, const OptTensor& give
 #endif
 }
 
-// The same for rows [N, k]. On a GPU the host does not read how many are present.
+// The same for rows [N, k].
 inline void take_ids(const Op& op, const char* side, RowsIds& to, const OptTensor& given, const Tensor& logits,
                      const Present& present) {
   take_ids(op, side, to, given, &logits, logits.size(0), [&](const auto& f) {

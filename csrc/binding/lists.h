@@ -6,14 +6,15 @@
 
 namespace specdec {
 
-// The positions of B requests: `each` per request (below 0: ragged), `all` in total. In ops on rows [N, V], each row is
-// a request with one position.
+// The positions of B requests. `each`: positions per request, -1 if ragged. `all`: positions in total. In ops on rows
+// [N, V], each row counts as a request with one position.
 struct Positions {
   int64_t B, each, all;
-  const char* shape;  // of `row` by position, for errors; null: requests have one position
+  const char* shape;  // for errors: the shape of a `row` by position. Null: requests have one position
 };
 
-// Sets how S lists belong to requests or positions: by the indices in `row`, or without it in their order.
+// Sets which of S lists each request or position has: by the indices in `row`. Without `row`, the lists are in the
+// order of the requests or positions.
 inline void take_lists(const Op& op, Name name, Name row_name, Lists& lists, int64_t S, const OptTensor& row,
                        const Positions& positions) {
   const auto& [B, each, all, shape] = positions;

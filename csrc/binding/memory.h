@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of tensors that an op writes to. It must be of their own.
+// Finds arguments that share memory with a tensor that an op writes to. No argument may do so.
 #pragma once
 
 #include "check.h"
@@ -19,6 +19,7 @@ struct Extent {
   bool meets(const Extent& other) const { return begin < other.end && other.begin < end; }
 };
 
+// Whether an argument of any type shares memory with `out`
 inline bool share_memory(const Extent& out, const Tensor& argument) { return out.meets(Extent(argument)); }
 inline bool share_memory(const Extent& out, const OptTensor& argument) {
   return argument && share_memory(out, *argument);

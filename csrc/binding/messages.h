@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Error messages: the op, the argument, what was wanted, what was given
+// Error messages. Each has the op, the argument, what was wanted and what was given.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -17,7 +17,7 @@ using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 using OptTensor = std::optional<Tensor>;
 
-// The op whose arguments are checked, and its first argument: the others must be on that device.
+// The op whose arguments are checked, and its first argument. All tensors must be on the first one's device.
 struct Op {
   const char* name;
   const Tensor& first;
@@ -45,6 +45,7 @@ void check(bool ok, const Op& op, const T&... message) {
   throw std::runtime_error(text.str());
 }
 
+// Prints a tensor's device, such as "cuda:0".
 struct DeviceOfTensor {
   const Tensor& t;
   friend std::ostream& operator<<(std::ostream& text, const DeviceOfTensor& of) {
@@ -54,7 +55,7 @@ struct DeviceOfTensor {
   }
 };
 
-// A dtype by its name in Python, as "int64"
+// Prints a tensor's dtype by its name in Python, such as "int64".
 struct DtypeOfTensor {
   const Tensor& t;
   friend std::ostream& operator<<(std::ostream& text, const DtypeOfTensor& of) {

@@ -36,9 +36,9 @@ inline const int32_t* history_pointer(const Op& op, Name name, const Tensor& t) 
   return static_cast<const int32_t*>(data_of(t));
 }
 
-// Checks list s of used ids: distinct ids in ascending order with their counts, then -1.
+// Checks list s of used ids: distinct ids in ascending order with their counts, padded with -1.
 inline void check_history(const Op& op, Name ids, Name counts, const UsedList& list, int64_t s) {
-  int32_t fine = list.H == 0 || list.fine(0);  // in 32 bits, as the list has, so that the loop is vectorised
+  int32_t fine = list.H == 0 || list.fine(0);  // 32 bits, as the list's entries, so that the loop is vectorised
   for (int64_t j = 1; j < list.H; ++j) fine &= list.fine(j);
   for (int64_t j = 0; !fine && j < list.H; ++j) {
     check(list.ascends(j), op, ids, " must ascend and end with -1, got ", list.ids[j > 0 ? j - 1 : 0], " then ",
@@ -47,7 +47,7 @@ inline void check_history(const Op& op, Name ids, Name counts, const UsedList& l
   }
 }
 
-// `there`: the number of requests or rows whose amounts and histories can be read
+// `there`: how many requests or rows have amounts and histories that the host can read
 inline void check_values(const Op& op, const char* side, const Penalties& p, int64_t there) {
   static const char* const fields[] = {"penalties.repetition", "penalties.frequency", "penalties.presence"};
   const Floats* const tensors[] = {&p.repetition, &p.frequency, &p.presence};
@@ -67,8 +67,8 @@ inline void check_values(const Op& op, const char* side, const Penalties& p, int
   }
 }
 
-// Takes the histories: counts [S, H] with marks. Those of lists are ids [S, H], int32; those of tables are bits of the
-// prompt's tokens [S, ceil(H / 32)], uint32.
+// Takes the histories: counts [S, H] and `marks`. If the histories are lists, marks are ids [S, H], int32. If they are
+// tables, marks are the bits of the prompt's tokens, [S, ceil(H / 32)], uint32.
 inline void take_histories(const Op& op, const GivenPenalties& given, int64_t N, Penalties& p) {
   const auto named = [&](const char* field) { return Name(given.side, field); };
   check(given.marks && given.counts, op, named("penalties.counts"), " must be given with ids or with prompt_bits, got ",

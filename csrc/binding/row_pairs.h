@@ -21,7 +21,7 @@ struct RowPairs {
 #endif
   }
   bool has_ids() const { return bool(q.ids); }
-  // The most ids of a row
+  // An upper bound on the number of ids in sums over a pair
   int64_t widest() const { return std::max(p.V, q.ids.most(p.V, q.V)); }
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of one side as the dispatcher passes them: one argument per field, in the order of docs/ops.md.
+// The rows of one side, target or draft, as torch's dispatcher passes them: one argument per field, in the order of
+// docs/ops.md.
 #pragma once
 
 #include <tuple>
@@ -44,7 +45,7 @@ struct GivenRows {
 inline const Tensor* address(const Tensor& t) { return &t; }
 inline const Tensor* address(const OptTensor& t) { return t ? &*t : nullptr; }
 
-// `side` names the parameters in errors.
+// Takes and checks the sampling parameters of N rows or requests. `side`: their prefix in errors.
 inline Sampling sampling(const Op& op, const char* side, const GivenSampling& given, int64_t N,
                          const Present& present) {
   const OptTensor* const tensors[] = {&given.temperature, &given.top_k, &given.top_p, &given.min_p, &given.top_n_sigma};
@@ -71,7 +72,8 @@ inline Sampling sampling(const Op& op, const char* side, const GivenSampling& gi
   return s;
 }
 
-// The rows of one side. `dims` names the dimensions, `shape` has all but V, and the last of `shape` is per_request.
+// Takes and checks the rows of one side. `dims` names the dimensions of the logits. `shape` has their sizes without V;
+// its last one becomes per_request.
 inline Rows rows(const Op& op, const GivenRows& given, const Sampling& sampling, std::vector<Size> shape,
                  const char* dims) {
   const Tensor& logits = *given.logits;
@@ -103,7 +105,7 @@ inline void check_missing(const Op& op, const GivenRows& given, const Sampling& 
 }
 
 // Sets seed and offset [B], or uniforms [B, columns], in an op's arguments `a`. They may be missing only if `certain`:
-// the op draws no random numbers.
+// then all rows may be greedy, which needs no random numbers.
 template <class Arguments>
 void take_randomness(const Op& op, Arguments& a, int64_t B, int64_t columns, const OptTensor& seed,
                      const OptTensor& offset, const OptTensor& uniforms, bool certain) {
@@ -116,8 +118,8 @@ void take_randomness(const Op& op, Arguments& a, int64_t B, int64_t columns, con
   check(uniforms || seed || certain, op, "needs seed and offset, or uniforms, got neither");
 }
 
-// Sets the seed of a race, and offset [B], the position of its first token. Without offset, seed has a noise key for
-// each row: of the shape `rows`, or [B] if that is empty.
+// Sets seed and offset [B] of a race (core/race.h). offset is the position of a request's first token. Without offset,
+// seed has a noise key for each row, with the shape `rows`, or [B] if `rows` is empty.
 template <class Arguments>
 void take_noise(const Op& op, Arguments& a, int64_t B, const OptTensor& seed, const OptTensor& offset,
                 const OptTensor& uniforms, bool certain, const std::vector<Size>& rows = {}) {

@@ -7,8 +7,9 @@
 
 namespace specdec {
 
-// Shapes: rule [B], alpha [B] or [B, 2], or for each of a chain's G positions [B, G, 1] or [B, G, 2]. A first
-// dimension of 1 serves all requests. Or numbers: the rule's code, alpha and the second alpha.
+// Tensors: rule [B]; alpha [B] or [B, 2], or with a value for each of a chain's G positions [B, G, 1] or [B, G, 2]. If
+// the first dimension is 1, all requests share the values. Instead of tensors, `numbers` may have the rule's code,
+// alpha and the second alpha.
 inline Rules rules(const Op& op, const OptTensor& rule, const OptTensor& alpha, const Numbers& numbers, int64_t B,
                    int64_t G = -1) {
   Rules r;
@@ -75,7 +76,7 @@ template <class Takes>
 void check_taken(const Op& op, const Rules& r, const char* method, int64_t B, const Present& present,
                  const Takes& takes) {
   const auto check_one = [&](int64_t b, At at) {
-    const Rule rule = r.asked(b);  // the named one, even if its parameter makes it the exact rule
+    const Rule rule = r.asked(b);  // the given rule, even if its parameter makes it equal to the exact one
     check(takes(rule), op, "rule '", kRuleNames[int(rule)], "' is not defined for method '", method, "', got it", at);
   };
   if (r.is_one()) return check_one(0, kNumber);

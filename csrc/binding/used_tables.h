@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Converts tables of used ids to lists, on the CPU. Each table is scanned once per call. Reading a row then takes time
-// in proportion to the number of used ids, not to H, even if many rows share the table.
+// Converts tables of used ids to lists, on the CPU. Each table is scanned once per call. After that, the time of the
+// penalties of each row is proportional to the number of used ids, not to H.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace specdec {
 
 #ifndef SPECDEC_IN_CUDA
-// A list made from a table, with memory of its own
+// The memory of a list made from a table
 struct ListOfTable {
   std::vector<int32_t> ids, counts;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// verify_chain and verify_tree as the dispatcher calls them: with new results, or into the caller's tensors (out=).
+// The two forms of verify_chain and verify_tree that torch's dispatcher calls: one returns new tensors, the other
+// writes to the caller's (out=).
 #pragma once
 
 #include <tuple>
@@ -8,7 +9,8 @@
 
 namespace specdec {
 
-// The checked arguments of an op. It writes at most `width` tokens for each of B requests.
+// The checked arguments of an op. `like` is a tensor on its device. The op writes at most `width` tokens for each of B
+// requests.
 template <class Arguments>
 struct Prepared {
   Arguments a;
@@ -27,7 +29,8 @@ inline void check_out(const Op& op, const char* name, const Tensor& t, ScalarTyp
   check_contiguous(op, name, t);
 }
 
-// Calls each(index, name, dtype, columns, take) for every result, in order. columns -1: shape [B]. Trees have a path.
+// Calls each(index, name, dtype, columns, take) for every result, in order. A result has shape [B, columns], or [B] if
+// columns is -1. take(tensor) stores its address. Only trees have a path.
 template <class Arguments, class Each>
 void each_result(Arguments& a, int64_t width, const Each& each) {
   each(0, "out.tokens", ScalarType::Long, width,

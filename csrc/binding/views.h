@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The views of rows as the dispatcher passes them: penalties, a bias and a mask, at the end of an op's arguments
+// The views of rows as torch's dispatcher passes them: penalties, a bias and a mask. They are at the end of an op's
+// arguments.
 #pragma once
 
 #include "../core/rows.h"
@@ -24,10 +25,10 @@ constexpr size_t kViewsArguments = kPenaltiesArguments + kBiasArguments + kMaskA
     SPECDEC_GIVEN_PENALTIES(side, prefix), SPECDEC_GIVEN_BIAS(side, prefix), SPECDEC_GIVEN_MASK(side, prefix) \
   }
 
-// The field of Rows that an error about a side's views names
+// For errors: the field of the public Rows that holds a side's views
 inline const char* named(const Views& v) { return v.penalties ? "penalties" : v.bias ? "bias" : "allowed"; }
 
-// The views of the requests, or rows, that `positions` describes. `window` holds their drafted tokens.
+// The views of the requests or rows that `positions` describes. `window` has their drafted tokens.
 inline Views views(const Op& op, const GivenViews& given, const Positions& positions, const Window& window,
                    const Present& present) {
   Views v;
@@ -41,7 +42,7 @@ inline Views views(const Op& op, const GivenViews& given, const Positions& posit
   return v;
 }
 
-// Sets the views of one side of a verification.
+// Sets the views of one side, target or draft, of a verification.
 inline void take_views(const Op& op, Rows& rows, const GivenViews& given, const Positions& positions,
                        const Window& window, const Present& present) {
   rows.views = views(op, given, positions, window, present);
@@ -53,7 +54,7 @@ inline void take_views(const Op& op, Rows& rows, const GivenViews& given, const 
   check(rows.kind == Kind::kLogits, op, Name(side, field), needs, Name(side, "kind"), "='logits', got 'probs'");
 }
 
-// The views of an op on rows [N, V], after all other arguments
+// The arguments for the views of an op on rows [N, V]. `drafted` [N, n]: the tokens of each row's window.
 #define SPECDEC_ROW_VIEWS_ARGUMENTS() SPECDEC_VIEWS_ARGUMENTS(), const OptTensor& drafted
 constexpr size_t kRowViewsArguments = kViewsArguments + 1;
 

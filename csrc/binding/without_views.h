@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An op without the arguments for views (penalties). torch passes every argument of a schema, given or not, so plain
-// calls have a schema without them.
+// Makes an op without the arguments for views (penalties, bias and mask). torch passes every argument of a schema,
+// given or not, which takes time. So plain calls use a schema without these arguments.
 #pragma once
 
 #include <tuple>
@@ -24,7 +24,7 @@ constexpr size_t arguments_of(Result (*)(A...)) {
   return sizeof...(A);
 }
 
-// kOp without its last kViews arguments, which count as not given
+// kOp without its last kViews arguments. They are passed as not given.
 template <auto kOp, size_t kViews>
 using WithoutViews =
     WithoutLast<kOp, std::make_index_sequence<arguments_of(kOp) - kViews>, std::make_index_sequence<kViews>>;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arguments of ops as pointers and int64 strides, in elements. Host and device share this header: it has no torch.
+// Arguments of ops as pointers and int64 strides, in elements. Host and device share this header, so it does not
+// include torch.
 #pragma once
 
 #include "filters.h"
@@ -20,11 +21,12 @@ struct TokensOut {
   }
 };
 
-// How many rows or requests of padded buffers are present: the first `number`, or all if it is not given. Nothing of
-// the others is read.
+// How many rows or requests of padded buffers are present: the first `number`, or all if it is not given. The others
+// are not read.
 struct Present {
   Ints number;  // [1]
   SPECDEC_HD bool has(int64_t i) const { return !number || i < number[0]; }
+  // How many of n are present
   SPECDEC_HD int64_t of(int64_t n) const {
     if (!number || number[0] >= n) return n;
     return number[0] > 0 ? number[0] : 0;
@@ -42,8 +44,8 @@ struct Sampling {
   SPECDEC_HD bool has_tensors() const { return temperature || filter_tensors(); }
   SPECDEC_HD bool filter_tensors() const { return top_k || top_p || min_p || top_n_sigma; }
   SPECDEC_HD explicit operator bool() const { return has_numbers || has_tensors(); }
-  SPECDEC_HD bool filters() const { return filter_tensors() || numbers.filter(); }  // whether a row may have one
-  // Without kFiltered only the temperature is read, for rows that are known to have no filter.
+  SPECDEC_HD bool filters() const { return filter_tensors() || numbers.filter(); }  // whether a row may have a filter
+  // The parameters of row or request i. kFiltered = false reads only the temperature: for rows known to have no filter.
   template <bool kFiltered = true>
   SPECDEC_HD Filters at(int64_t i) const {
     Filters f;
@@ -79,12 +81,12 @@ struct RowMemory {
   }
 };
 
-// Rows [N, V], each as its view changes it after `drafted` tokens of its window
+// Rows [N, V] with their views. Each row's window has `drafted` tokens, and the view includes all of them.
 struct SeenRows : RowMemory {
   Views views;
   int64_t drafted = 0;
   RowsIds ids;
-  // Row n as stored, without ids
+  // Row n with its entries in the order in which they are stored. On the CPU, the row also carries their ids.
   SPECDEC_HD Row at(int64_t b, int64_t n) const {
     Row row = RowMemory::at(b, n).seen(views, n, drafted, n);
 #ifndef SPECDEC_IN_CUDA
@@ -93,7 +95,7 @@ struct SeenRows : RowMemory {
     return row;
   }
 #ifdef SPECDEC_IN_CUDA
-  // Row n by id
+  // Row n by id: entry v belongs to id v
   SPECDEC_HD Row of_ids(int64_t n) const {
     if constexpr (kReadsIds) {
       if (kAlwaysIds || ids.listed) return Row(ids.listed + n);
@@ -101,10 +103,12 @@ struct SeenRows : RowMemory {
     return at(0, n);
   }
 #else
+  // The CPU's executor looks up the ids of entries itself.
   Row of_ids(int64_t n) const { return at(0, n); }
 #endif
 };
 
+// Row i of stats [rows, 4]
 SPECDEC_HD RowStats stats_at(const float* stats, int64_t i) {
   return {stats[4 * i], stats[4 * i + 1], stats[4 * i + 2], stats[4 * i + 3]};
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dtypes of rows
+// The dtypes of rows (of logits or probabilities), and the conversion of an entry to float32
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace specdec {
 
 enum DType : int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
 
-// Number i of an array of `dtype`
+// Entry i of an array of `dtype`, as a float
 SPECDEC_HD float number_at(const void* data, DType dtype, int64_t i) {
   if (dtype == kFloat32) return static_cast<const float*>(data)[i];
   const uint32_t h = static_cast<const uint16_t*>(data)[i];
@@ -22,7 +22,8 @@ SPECDEC_HD float number_at(const void* data, DType dtype, int64_t i) {
     out.u = h << 16;
     return out.f;
   }
-  // fp16: the shifted bits are the value scaled by 2^-112; inf and NaN (exponent 31) keep their mantissa.
+  // fp16: the shifted bits, read as a float, are the value times 2^-112. For inf and NaN (exponent 31), the float's
+  // exponent bits are then set, and the mantissa is kept.
   out.u = (h & 0x7fffu) << 13;
   out.f *= 0x1p112f;
   if ((h & 0x7c00u) == 0x7c00u) out.u |= 0x7f800000u;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sampling parameters of one row: which logits they keep. Each filter is "keep z >= cutoff", so all ties stay.
+// The sampling parameters of one row, and which logits they keep. Each filter keeps the logits z >= cutoff, so it never
+// separates equal logits.
 #pragma once
 
 #include <cfloat>
@@ -22,15 +23,15 @@ struct Spread {
     sum += d, squares += d * d, ++count;
   }
   SPECDEC_HD void add(const Spread& x) { sum += x.sum, squares += x.squares, count += x.count; }
-  // The standard deviation of all these entries, so divided by `count`. Since d is 0 for the maximum, the mean's square
-  // is at most (1 - 1/count) of the mean square, and their difference is precise enough.
+  // The standard deviation with the divisor `count`, not count - 1. Since d is 0 for the maximum, the square of the
+  // mean is at most (1 - 1/count) times the mean of the squares, so their difference is precise enough.
   SPECDEC_HD double sigma() const {
     const double mean = sum / count, variance = squares / count - mean * mean;
     return variance > 0 ? sqrt(variance) : 0;
   }
 };
 
-// The off values are the defaults.
+// By default the temperature is 1 and every filter is off.
 struct Filters {
   float temperature = 1.0f;
   int64_t top_k = 0;
@@ -38,18 +39,19 @@ struct Filters {
   float min_p = 0.0f;
   float top_n_sigma = 0.0f;
 
-  // A subnormal temperature counts as 0: its inverse would overflow.
+  // A subnormal temperature counts as 0, since its inverse may overflow.
   SPECDEC_HD bool greedy() const { return temperature >= 0 && temperature < FLT_MIN; }
   SPECDEC_HD bool top_k_on(int64_t V) const { return top_k > 0 && top_k < V; }
   SPECDEC_HD bool any(int64_t V) const { return (by_value() || top_p < 1 || top_k_on(V)) && !greedy(); }
-  SPECDEC_HD bool filter() const { return by_value() || top_p < 1 || top_k > 0; }  // whether any is on, for some V
-  // Whether one is on whose cutoff depends on neither counts nor masses. These come before top-k and top-p.
+  SPECDEC_HD bool filter() const { return by_value() || top_p < 1 || top_k > 0; }  // whether any is on, for a large V
+  // Whether min-p or top-n-sigma is on. Their cutoffs depend neither on counts nor on masses. They are applied before
+  // top-k and top-p.
   SPECDEC_HD bool by_value() const { return min_p > 0 || top_n_sigma > 0; }
   SPECDEC_HD bool temperature_in_range() const { return temperature >= 0 && temperature <= FLT_MAX; }
   SPECDEC_HD bool top_p_in_range() const { return top_p > 0 && top_p <= 1; }
   SPECDEC_HD bool min_p_in_range() const { return min_p >= 0 && min_p <= 1; }
   SPECDEC_HD bool top_n_sigma_in_range() const { return top_n_sigma >= 0 && top_n_sigma <= FLT_MAX; }
-  // Data on a device cannot raise, so parameters that make no sense turn the row invalid.
+  // Parameters in device memory cannot raise an error, so values out of range make the row invalid.
   SPECDEC_HD bool sane() const {
     return temperature_in_range() && top_p_in_range() && min_p_in_range() && top_n_sigma_in_range();
   }
@@ -59,12 +61,12 @@ struct Filters {
   SPECDEC_HD float min_p_cutoff(float max) const {
     return min_p > 0 ? clamped(max + temperature * log(double(min_p))) : -FLT_MAX;
   }
-  // top-n-sigma's cutoff; `spread` is that of the row.
+  // top-n-sigma's cutoff. `spread` must be the row's.
   SPECDEC_HD float top_n_sigma_cutoff(float max, const Spread& spread) const {
     return clamped(max - top_n_sigma * spread.sigma());
   }
-  // A lower bound of top-p's cutoff: V logits below it together weigh less than (1 - top_p) * total. Weights are
-  // relative to the maximum's.
+  // A lower bound of top-p's cutoff: V logits below it together weigh less than (1 - top_p) * total. The weight of the
+  // largest logit is 1.
   SPECDEC_HD float top_p_bound(float max, double total, int64_t V) const {
     return clamped(max - log(double(V) / ((1 - double(top_p)) * total)) / scale());
   }

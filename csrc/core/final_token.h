@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The draw that ends every verification step: one token from the first candidate that has mass. Candidates are the
-// residual, then the distribution it was subtracted from, then the target's own distribution.
+// The draw that ends a verification step: one token from the first candidate distribution that has mass. The candidates
+// are, in order: the residual, the distribution before q was subtracted, the target's own distribution p.
 #pragma once
 
 #include "arguments.h"
@@ -18,7 +18,8 @@ struct PairCandidate {
   const Dist& p;
   const Dist& q;
 
-  // hot(): the id that has all mass, or -1. sum(): the total weight. draw(): one id; it must directly follow sum().
+  // hot(): the id that has all mass, or -1. sum(): the total weight. draw(): one id, for a uniform v; call it directly
+  // after sum().
   SPECDEC_HD int64_t hot() const { return hot_id(p); }
   template <class Executor>
   SPECDEC_WALK double sum(Executor& executor) const {
@@ -30,7 +31,7 @@ struct PairCandidate {
   }
 };
 
-// The candidate p, tried after a candidate without mass. This is rare.
+// The candidate p. It is rarely used: only after a candidate without mass.
 struct TargetCandidate {
   const Dist& p;
 
@@ -51,7 +52,7 @@ SPECDEC_WALK bool has_mass(Executor& executor, const Candidate& from) {
 }
 
 // The candidates (p - q)+, then p; only p if q.kind is kNothing. any(f) calls f(candidate, later) in turn until one
-// call returns true. `later`: the candidates before this one had no mass.
+// call returns true. `later` is true for every candidate after the first: those before it had no mass.
 struct PairCandidates {
   const Dist& p;
   const Dist& q;
@@ -80,8 +81,8 @@ struct FinalDraw {
   }
 };
 
-// p is the target's own distribution, which gives the logprob. uniform() is called only at the draw, so that its value
-// is not kept until then.
+// Draws the final token. p is the target's own distribution; the logprob is ln p(token). uniform() is called only at
+// the draw, so that its value does not occupy a register until then.
 template <class Executor, class Candidates, class Uniform>
 SPECDEC_WALK Final final_token(Executor& executor, const Dist& p, const Candidates& candidates, const Uniform& uniform,
                                int32_t& status) {

@@ -7,7 +7,7 @@
 namespace specdec {
 
 struct Mask : Lists {
-  const uint32_t* words = nullptr;  // [S, W]; ids beyond the words are forbidden
+  const uint32_t* words = nullptr;  // [S, W]: S masks of W words; ids >= 32 W are forbidden
   int64_t W = 0, stride = 0;
 
   SPECDEC_HD explicit operator bool() const { return words != nullptr; }

@@ -10,13 +10,14 @@ namespace specdec {
 
 // The weight of id v is (m pi(v) - minus q(v))+.
 struct Mixture {
-  Dist q;               // its probabilities count as draft_prob() of them
-  bool capped = false;  // pi = max(min(q, of_q p), of_p p). Not capped: of_p p + of_q q where q is kept, else of_p p
+  Dist q;               // its probabilities count as draft_prob() of them (accept.h)
+  bool capped = false;  // true: pi = max(min(q, of_q p), of_p p). False: of_p p + of_q q where q is kept, else of_p p
   float of_p = 1, of_q = 0;
-  Dist score_row;                // q is kept where this row's entry is >= threshold; kNothing: everywhere
-  float threshold = -HUGE_VALF;  // NaN keeps nothing
+  Dist score_row;                // q is kept at the ids whose entry in this row is >= threshold; kNothing: everywhere
+  float threshold = -HUGE_VALF;  // NaN: q is kept nowhere
   float m = 1, minus = 0;
 
+  // The factor of q(v) in the weight, where q is kept
   SPECDEC_HD float kept() const { return m * of_q - minus; }
 
   SPECDEC_HD bool keeps(int64_t v) const {

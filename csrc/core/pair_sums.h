@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over a pair of rows, p and q, that an Executor computes. Probabilities count as in a residual (accept.h).
+// Sums over a pair of rows: p of the target and q of the draft. An Executor computes them (on the CPU,
+// cpu/row_executor.h). The probabilities of q count as draft_prob() of them (accept.h).
 #pragma once
 
 #include "macros.h"
@@ -18,8 +19,8 @@ struct PairGap {
   double tv, overlap, entropy_p, entropy_q;
 };
 
-// Executors also have clipped_sums(p, q, t, out), which computes sum (p - t q)+ for each t. A term is rounded once and
-// takes part in at most three additions in float32, so a sum's relative error is at most 2^-22. The sum is exactly 0 if
-// t q >= p everywhere.
+// Executors also have clipped_sums(p, q, t, out), which sets out[m] to the sum over ids of (p - t[m] q)+. A term is
+// rounded once and takes part in at most three additions in float32, so a sum's relative error is at most 2^-22. The
+// sum is exactly 0 if t[m] q >= p for every id.
 
 }  // namespace specdec

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Penalties on tokens that a request has used before
+// Penalties on tokens that a request has used before, in its prompt or its output
 #pragma once
 
 #include <cmath>
@@ -9,6 +9,7 @@
 
 namespace specdec {
 
+// The strengths of the penalties; 1, 0, 0 if they are off
 struct Amounts {
   float repetition, frequency, presence;
   SPECDEC_HD bool any() const { return repetition != 1 || frequency != 0 || presence != 0; }
@@ -16,12 +17,13 @@ struct Amounts {
 
 struct UsedList;
 
-// A history is a list or a table. A list: distinct ids in ascending order with their counts in the output, then -1. A
-// table: the counts of all ids below H, and a bit for each id in the prompt.
+// The penalties of B requests and S histories. A history holds the tokens that a request has used, as a list or a
+// table. A list has distinct ids in ascending order and their counts in the output, and is padded with -1. A table has
+// the counts of all ids below H, and a bit for each id of the prompt.
 struct Penalties {
   Floats repetition, frequency, presence;  // [B]; where one is null, `numbers` serves all requests
   Amounts numbers{1, 0, 0};
-  const int32_t *ids = nullptr, *counts = nullptr;  // [S, H]; `ids` is null for tables
+  const int32_t *ids = nullptr, *counts = nullptr;  // [S, H]; `ids` is null if the histories are tables
   const uint32_t* prompt_bits = nullptr;            // [S, ceil(H / 32)], for tables only
   int64_t S = 0, H = 0, ids_stride = 0, counts_stride = 0, bits_stride = 0;
   Ints row;  // [B], the index of each request's history; null: history b is request b's
@@ -35,7 +37,7 @@ struct Penalties {
             presence ? presence[b] : numbers.presence};
   }
   SPECDEC_HD int64_t history(int64_t b) const { return row ? row[b] : b; }
-  // Whether a request's amounts and the index of its history are valid. The host cannot check those of GPU tensors.
+  // Whether a request's amounts and the index of its history are valid. For GPU tensors, the host cannot check this.
   SPECDEC_HD bool fine(int64_t b) const {
     const Amounts x = amounts(b);
     const auto finite = [](float y) { return fabsf(y) < HUGE_VALF; };
@@ -44,7 +46,7 @@ struct Penalties {
   }
 };
 
-// A list of used ids. -1 pads it at the end, and counts as larger than every id.
+// A list of used ids, padded at the end with -1. In searches, -1 counts as larger than every id.
 struct UsedList {
   const int32_t *ids = nullptr, *counts = nullptr;
   int64_t H = 0;

@@ -8,10 +8,12 @@
 
 namespace specdec {
 
-// Acceptance tests, final draws and draft samples have a domain each. A race (race.h) uses the noise of a position
-// again: on the target's row, on the draft's, and in every step that drafts the position.
+// The purpose of a random number. Acceptance tests, final draws and draft samples each have a domain, so their numbers
+// are independent. Races (race.h) share one domain, because a position's noise must be the same each time: on the
+// target's row, on the draft's row, and in every step that drafts the position.
 enum Domain : uint32_t { kDomainAccept = 0, kDomainFinal = 1, kDomainDraft = 2, kDomainNoise = 3 };
 
+// Four words: the counter, or the output of one Philox block
 struct Words {
   uint32_t w[4];
 };
@@ -44,7 +46,7 @@ SPECDEC_HD double uniform(int64_t seed, int64_t offset, uint32_t domain, uint64_
   const uint64_t s = uint64_t(seed), o = uint64_t(offset);
   const Words r =
       philox4x32({{uint32_t(slot >> 1), uint32_t(o), uint32_t(o >> 32), domain}}, uint32_t(s), uint32_t(s >> 32));
-  // A choice of words, not an index: an indexed array would live in memory on a device.
+  // Two conditional choices of a word, not an index: on a device, an array with a variable index would be in memory.
   const bool second = slot & 1;
   const uint64_t bits = (uint64_t{second ? r.w[2] : r.w[0]} << 32 | (second ? r.w[3] : r.w[1])) >> 11;
   return double(bits) * 0x1p-53;

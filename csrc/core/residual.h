@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is left of a distribution after several rejections. A residual is evaluated id by id, never stored.
+// The residual: the distribution that is left after several rejections. It is evaluated id by id and never stored.
 #pragma once
 
 #include "mixture.h"
@@ -7,16 +7,17 @@
 
 namespace specdec {
 
-// One rejection: r(v) becomes (x - s * min(q(v), cap * x))+ with x = m * r(v).
+// One rejection. The weight r(v) of each id v becomes (x - s * min(q(v), cap * x))+ with x = m * r(v).
 struct Subtraction {
-  Dist q;  // one-hot: its token keeps nothing; kNothing: r becomes m * r
+  Dist q;  // one-hot: its token keeps no weight; kNothing: r becomes m * r
   float m = 1, s = 1;
   float cap = FLT_MAX;
-  int64_t removed = -1;  // a token that the q of later subtractions no longer have; -1: none
+  int64_t removed = -1;  // a token that is removed from the q of later subtractions; -1: none
 };
 
-// Once the rest of a distribution weighs less than this, its stats are computed again, relative to its own largest
-// logit. Until then the weights that kLeastExponent drops are less than 2^-42 of the rest: at most 2^24 logits.
+// Draws without replacement remove ids from a distribution. Once the rest weighs less than this, its stats are computed
+// again, relative to its own largest logit. Until then, the weights that kLeastExponent (row.h) drops are less than
+// 2^-42 of the rest: at most 2^24 logits of less than 2^-126 each.
 constexpr double kEnough = 0x1p-60;
 
 // The tokens removed by the first n subtractions; -1 for a subtraction that removed none
@@ -25,23 +26,25 @@ SPECDEC_HD Few removed_by(const Subtraction* subtractions, int64_t n) {
   return {n > 0 ? &subtractions->removed : nullptr, n, int64_t(sizeof(Subtraction) / sizeof(int64_t))};
 }
 
+// Subtracts q with the factors m = s = 1 and no cap.
 SPECDEC_HD Subtraction subtracting(const Dist& q) {
   Subtraction subtraction;
   subtraction.q = q;
   return subtraction;
 }
 
-// p, or a mixture if there is one, after its subtractions. It is not normalised: the m of a subtraction includes the
-// normaliser of what it subtracts from.
+// The weights of p, or of the mixture if there is one, after n subtractions. They do not sum to 1. A subtraction from a
+// normalised residual includes the normaliser in its m.
 struct Residual {
   Dist p;
   const Subtraction* subtractions = nullptr;
   int64_t n = 0;
   const Mixture* mixture = nullptr;
 
+  // Whether one of the first `before` subtractions removed id v
   SPECDEC_HD bool is_removed(int64_t v, int64_t before) const { return removed_by(subtractions, before).has(v); }
 
-  // NaN if p is a probability row with NaN or +inf at v
+  // The weight of id v; NaN if p is a probability row with NaN or +inf at v
   SPECDEC_HD double weight(int64_t v) const {
     double r = p.prob(v);
     if (r < 0) r = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A distribution that is never materialised: a row of logits where the model wrote it, plus four floats.
+// Rows and distributions. A distribution (Dist) never stores probabilities that it computes: it is a row of logits
+// where the model wrote it, plus four floats (RowStats).
 #pragma once
 
 #include <cfloat>
@@ -24,7 +25,7 @@ SPECDEC_HD int chunk_size(int64_t V, int64_t c) { return int(V - c * kChunk < kC
 
 SPECDEC_HD bool has_mass(double total) { return total > 0 && total < HUGE_VAL; }
 
-// Two rows have equal ids only if all their entries are equal.
+// Identifies a row. Two rows with equal RowIds have equal entries.
 struct RowId {
   const void* data = nullptr;
   int64_t form = 0;  // V, dtype, and whether entries are looked up by id
@@ -41,10 +42,10 @@ struct RowId {
 };
 
 // A row of numbers in memory. One file per backend reads this memory: cpu/row_reader.h (with cpu/listed_reader.cpp, for
-// rows with ids), cuda/groups.cuh. All other code uses id(), entry(v) and chunks. A Dist adds few(), the ids whose mass
-// is not in the row.
+// rows with ids), cuda/groups.cuh. All other code uses id(), entry(v) and the chunks that these files return.
 class Row {
-  // [V] of dtype. In CUDA possibly the address of a Seen plus one, or of a Listed plus three. Both are odd.
+  // [V] of dtype. In CUDA it may instead be the address of a Seen (views.h) plus one, or of a Listed (entry_ids.h) plus
+  // three. Both are odd.
   const void* data_ = nullptr;
 
  public:
@@ -54,8 +55,8 @@ class Row {
   Row() = default;
   SPECDEC_HD Row(const void* data, int64_t V, DType dtype) : data_(data), V(V), dtype(dtype) {}
   SPECDEC_HD explicit operator bool() const { return data_ != nullptr; }
-  // This row as request b sees it at a position of its window. The views must outlive it. In CUDA the launch made the
-  // view before; `view_number` is its index.
+  // This row with the view of request b at a position of its window. The views must outlive the result. In CUDA, an
+  // earlier launch has made the view; `view_number` is its index.
   SPECDEC_HD Row seen(const Views& views, [[maybe_unused]] int64_t b, [[maybe_unused]] int64_t position,
                       [[maybe_unused]] int64_t view_number) const {
     Row row = *this;
@@ -68,7 +69,8 @@ class Row {
     return row;
   }
   SPECDEC_HD const void* pointer() const { return data_; }
-  // Whether entries of one id may add up, so that the row is not one of logits
+  // Whether several entries have the same id. Their weights add up, so no single logit gives the probability of that
+  // id.
   SPECDEC_HD bool repeats() const {
 #ifndef SPECDEC_IN_CUDA
     return ids && ids->repeats;
@@ -76,25 +78,25 @@ class Row {
     return is_listed() && *listed()->repeats;
 #endif
   }
-  // No id is this large.
+  // All ids of the row are less than this.
   SPECDEC_HD int64_t ids_end() const {
 #ifndef SPECDEC_IN_CUDA
     if (ids) return ids->end;
 #else
-    if constexpr (kReadsIds) {  // nvcc leaves a frame for a test that it drops later
+    if constexpr (kReadsIds) {  // nvcc would keep a stack frame for a run-time test, even if it drops the test later
       if (is_listed()) return kIdsEnd;
     }
 #endif
     return V;
   }
-  // entry() of this id, or of a larger one, must not be called.
+  // entry(v) may be called only for v less than this.
 #ifdef SPECDEC_IN_CUDA
   SPECDEC_HD int64_t entries_end() const { return ids_end(); }
 #else
   int64_t entries_end() const { return V; }
 #endif
 #ifdef SPECDEC_IN_CUDA
-  // The row of a draft by id: the entries of an id are found by search.
+  // A draft's row by id: entry(v) looks up the entries of id v.
   SPECDEC_HD explicit Row(const Listed* listed) : data_(reinterpret_cast<const char*>(listed) + 3), V(listed->end) {}
   // Whether the row differs from its memory: it has a view, or is by id
   SPECDEC_HD bool is_seen() const { return reinterpret_cast<uintptr_t>(data_) % 2; }
@@ -102,27 +104,27 @@ class Row {
   SPECDEC_HD const Listed* listed() const {
     return reinterpret_cast<const Listed*>(static_cast<const char*>(data_) - 3);
   }
-  // The row as stored: its entries by their places in memory, without ids
+  // The row as stored: entry(v) is at place v in memory
   SPECDEC_HD Row as_stored() const { return is_listed() ? Row(listed()->stored, listed()->k, listed()->dtype) : *this; }
   // The view of a row for which is_seen() holds, and is_listed() does not
   SPECDEC_HD const Seen* view() const { return reinterpret_cast<const Seen*>(static_cast<const char*>(data_) - 1); }
   SPECDEC_HD RowId id() const { return {data_, V << 2 | dtype}; }
-  // Entry v. In a row by id, the entries of an id add up as logits at this scale and cutoff.
+  // Entry v. In a row of logits by id, the weights of an id's entries, at this scale and cutoff, add up to one logit.
   SPECDEC_HD float entry(int64_t v, float scale = 1, float cutoff = -FLT_MAX) const;
 #else
   View view{};                    // none: the row is as in memory
   const EntryIds* ids = nullptr;  // null: entry v is that of id v
-  bool by_id = false;  // with ids: entry(v) and chunks are those of id v, of all ids below V; else as they lie
-  bool adds = false;   // by_id: the entries of one id add up as they are; else as logits at T = 1
+  bool by_id = false;             // with ids: entry(v) and chunks are indexed by id; else by place in memory
+  bool adds = false;  // by_id: entries of one id are added as probabilities; else as the weights of logits at T = 1
   RowId id() const { return {data_, V << 3 | dtype << 1 | by_id, view, ids}; }
-  float entry(int64_t v) const;  // the row may be spread over processes
-  // The same row by id. Without ids it is that already.
+  float entry(int64_t v) const;  // also if the row is spread over ranks (cpu/shards.h)
+  // The same row, read by id. A row without ids stays as it is.
   Row by_ids(bool adds) const {
     Row row = *this;
     if (ids) row.V = ids->end, row.by_id = true, row.adds = adds;
     return row;
   }
-  // The id of entry `at`
+  // The id of the entry at place `at`; -1: it has none
   int64_t id_at(int64_t at) const { return ids && !by_id ? id_of(ids->ids, at) : at; }
   // Calls f with each place of id v in the row.
   template <class F>
@@ -130,7 +132,7 @@ class Row {
     if (!ids || by_id) return f(v);
     for (const EntryIds::Place& place : ids->between(v, v + 1)) f(place.at);
   }
-  // The row as stored: its entries by their places in memory, without ids
+  // The row as stored: entry(v) is at place v in memory, and belongs to id_at(v)
   Row as_stored() const {
     Row row = *this;
     if (ids) row.V = ids->k, row.by_id = false;
@@ -144,7 +146,8 @@ class Row {
 struct RowStats {
   float scale;   // 1 / T; +inf marks a greedy row
   float cutoff;  // all filters as one threshold: logits >= cutoff are kept
-  // ln of the sum over kept logits of exp((z - max) * scale); the argmax id of a greedy row; NaN if the row is invalid
+  // ln of the sum of exp((z - max) * scale) over the kept logits; for a greedy row, the id of its argmax; NaN if the
+  // row is invalid
   float log_norm;
   float max;
 
@@ -161,7 +164,7 @@ SPECDEC_HD float scaled(float z, float max, float scale) { return (0.5f * z - 0.
 SPECDEC_HD float clean_prob(float z) { return z > 0 ? (z <= FLT_MAX ? z : NAN) : z <= 0 ? 0.0f : NAN; }
 
 // A few ids whose mass is not that of the row's entries. If `rest` is true, they were removed: they have no mass, and
-// all other ids have the row's. If it is false, they have all mass.
+// all other ids have the mass that the row gives them. If `rest` is false, they have all the mass.
 struct Few {
   const int64_t* ids = nullptr;
   int64_t n = 0, stride = 1;  // in int64s
@@ -183,6 +186,7 @@ enum class Kind : int32_t {
   kNothing  // no mass at all: (p - nothing)+ is p
 };
 
+// A distribution over token ids
 struct Dist {
   Kind kind = Kind::kNothing;
   Row row{};
@@ -259,7 +263,7 @@ SPECDEC_HD Dist from_stats(const Row& row, const RowStats& stats) {
   return d;
 }
 
-// Takes the place of a missing row. It is invalid, like a row with NaN, so nothing can be drawn from it.
+// Stands for a missing row. It is invalid, like a row with NaN, so nothing can be drawn from it.
 SPECDEC_HD Dist no_row() { return from_stats(Row{}, {1, 0, NAN, -HUGE_VALF}); }
 
 SPECDEC_HD Dist from_probs(const Row& row) {

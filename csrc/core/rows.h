@@ -6,8 +6,9 @@
 
 namespace specdec {
 
-// The row index of each position, if rows are not in the order of the positions. Row n of a store [S, K, V] is
-// [n / K, n % K]. An index outside [0, N) names no row; indices in GPU tensors are not checked before a launch.
+// The index of each position's row in a store of rows, for rows that are not in the order of the positions. In a store
+// [S, K, V], row n is at [n / K, n % K]; in a store [N, V], K is N. There is no row for an index outside [0, N).
+// Indices in GPU tensors are not checked before a launch.
 struct Store {
   Ints row;                    // [B, rows per request]; ragged: the requests' rows one after another
   int64_t request_stride = 0;  // of `row`, if dense
@@ -20,19 +21,20 @@ struct Rows {
   RowMemory memory;
   Kind kind = Kind::kLogits;
   const float* stats = nullptr;     // [rows, 4]
-  bool stats_of_positions = false;  // stats are by position, not by row of the store
+  bool stats_of_positions = false;  // stats are indexed by position, not by row of the store
   Sampling sampling;                // [B], if there are no stats
   int64_t per_request = 0;          // positions per request, if dense
   int64_t extra = 0;                // positions of a request beyond its drafts, if ragged
   Store store;
-  bool by_position = true;  // whether rows lie in memory in the order of the positions; else as the store says
+  bool by_position = true;  // whether memory has the rows in the order of the positions; else `store` has their indices
   Views views;
   RowsIds ids;
 
-  // No drafted token is this large.
+  // All token ids of this side are less than this.
   SPECDEC_HD int64_t ids_end() const { return kAlwaysIds || (kReadsIds && ids) ? kIdsEnd : memory.V; }
 
-  // The index of position i of request b. `start` is the request's first drafted token if ragged, else -1.
+  // The index of position i of request b. If ragged, `start` is the index of the request's first drafted token, else
+  // -1.
   SPECDEC_HD int64_t index(int64_t start, int64_t b, int64_t i) const {
     return start < 0 ? b * per_request + i : start + extra * b + i;
   }
@@ -46,12 +48,12 @@ struct Rows {
     const int64_t n = number(start, b, i);
     return n >= 0 && n < store.N;
   }
-  // Whether the drafted token has no row. Its distribution is then one-hot.
+  // For a draft: whether the token drafted at position i has no row. Its distribution q is then one-hot.
   SPECDEC_HD bool is_one_hot(int64_t start, int64_t b, int64_t i) const {
     return !memory || (store && number(start, b, i) == -1);
   }
 
-  // The most ids of a row, if the target has V
+  // An upper bound on the number of ids in sums over a row; V is the target's
   SPECDEC_HD int64_t most_ids(int64_t V) const { return ids.most(V, memory.V); }
 
   // Row i of request b, which must exist, as the request sees it after the window that ends at `position`. `view` is
@@ -80,7 +82,7 @@ struct Rows {
   SPECDEC_HD Row of_ids(int64_t start, int64_t b, int64_t i) const {
     return of_ids(start, b, i, i, index(start, b, i));
   }
-  // The ids of its entries
+  // The ids of this row's entries
   SPECDEC_HD Ints ids_at(int64_t start, int64_t b, int64_t i) const {
     const int64_t n = number(start, b, i);
     const int64_t slot = store ? n / store.K : start < 0 ? b : 0, in_slot = store ? n % store.K : start < 0 ? i : n;
@@ -91,7 +93,7 @@ struct Rows {
     return stats_at(stats, stats_of_positions ? index(start, b, i) : number(start, b, i));
   }
 
-  // The distribution of row i of the target
+  // For the target: the distribution of row i
   template <class Executor>
   SPECDEC_HD Dist dist(Executor& executor, int64_t start, int64_t b, int64_t i) const {
     return dist(executor, start, b, i, i, index(start, b, i));
@@ -101,7 +103,7 @@ struct Rows {
     if (store && !has_row(start, b, i)) return no_row();
     return dist(executor, at(start, b, i, position, view), start, b, i);
   }
-  // The distribution of row i of the draft, which may have ids
+  // For the draft, whose rows may have ids: the distribution of row i
   template <class Executor>
   SPECDEC_HD Dist dist_by_id(Executor& executor, int64_t start, int64_t b, int64_t i) const {
     return dist_by_id(executor, start, b, i, i, index(start, b, i));
@@ -113,6 +115,7 @@ struct Rows {
     return dist(executor, of_ids(start, b, i, position, view), start, b, i);
   }
 
+  // Row i of request b, without its view and its ids
   SPECDEC_HD Row as_stored(int64_t start, int64_t b, int64_t i) const {
     if (by_position) return start < 0 ? memory.at(b, i) : memory.at(0, index(start, b, i));
     const int64_t n = number(start, b, i);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokens that were drafted before a row: earlier drafts of a chain, or a node of a tree and its ancestors. Also the
-// mapping of lists (of a bias or a mask) to requests or positions.
+// The window of a row: the tokens that were drafted before it. These are the earlier drafts of a chain, or a node of a
+// tree and its ancestors. Also the mapping of lists (of a bias or a mask) to requests or positions.
 #pragma once
 
 #include "ints.h"
@@ -8,21 +8,22 @@
 namespace specdec {
 
 struct Window {
-  Ints tokens;         // [B, G], [D] or [B, N]
-  int64_t stride = 0;  // from request to request
-  Ints starts;         // ragged: [B+1], clamped to [0, D]
+  Ints tokens;         // of a chain: [B, G], or ragged [D]; of a tree: [B, N]
+  int64_t stride = 0;  // of tokens, from request to request
+  Ints starts;         // ragged: [B+1], where each request's tokens start; clamped to [0, D]
   int64_t D = 0;
   Ints parents;  // of a tree: [B, N]
   int64_t parents_stride = 0;
 
   SPECDEC_HD int64_t start(int64_t b) const { return clamped(starts[b], D); }
-  // The token at position n > 0: of node n of a tree, or the n-th draft of a chain. Position 0 is before all of them.
+  // The token at position n > 0: that of node n of a tree, or the n-th draft of a chain. Position 0 comes before all
+  // drafted tokens.
   SPECDEC_HD int64_t token(int64_t b, int64_t n) const {
     const int64_t i = parents ? n : n - 1;
     return tokens.at(starts ? (start(b) + i) * tokens.stride : b * stride + i * tokens.stride);
   }
-  // The position of the token before that one; 0 if it is the first. Always below n, so a walk ends whatever the
-  // parents hold.
+  // The position of the token before the one at position n; 0 if there is none. It is always less than n, so a loop
+  // over a window ends whatever values `parents` holds.
   SPECDEC_HD int64_t before(int64_t b, int64_t n) const {
     if (!parents) return n - 1;
     const int64_t parent = parents.at(b * parents_stride + n * parents.stride);
@@ -33,8 +34,10 @@ struct Window {
 // S lists. Each request, or each position, has one of them or none.
 struct Lists {
   int64_t S = 0;
-  Ints row;  // the index of each request's or position's list, -1: none. Null: list i is that of request or position i
-  // Strides in `row`, or in lists if it is null. A position_stride of 0: one list for all positions of a request
+  // The index of each request's or position's list, -1: none. Null: list i is that of request or position i.
+  Ints row;
+  // Both strides count elements of `row`, or lists if `row` is null. A position_stride of 0 means that a request has
+  // one list for all its positions.
   int64_t request_stride = 1, position_stride = 0;
 
   // The index of the list at a position of request b

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The k best of the ids that one thread adds in ascending order. It collects a few more than k before it drops the
-// worst, which costs much less than sorting a row.
+// Collects the k best ids of a row. One thread adds ids in ascending order. It collects more than k before it drops the
+// worst, which costs much less than sorting the row.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +17,15 @@ class BestIds {
  public:
   explicit BestIds(int64_t k) : k_(k), most_(2 * k + 64) {}
 
-  // `least`: a lower bound of what the k best ids are worth
+  // `least`: a lower bound of the worth of the k best ids
   void clear(float least = -HUGE_VALF) { orders_.clear(), least_ = least; }
-  // An id that is worth less is not among the k best. A later id that ties with the k-th best is not, either.
+  // An id whose worth is less than this is not among the k best. This also excludes a later id that ties with the k-th
+  // best, since the lower id wins a tie.
   float least() const { return least_; }
   bool full() const { return int64_t(orders_.size()) >= k_; }
 
   void add(float worth, int64_t id) { orders_.push_back(order_of(worth, id)); }
-  // Drops all but the k best if there are too many. Returns whether it did; least() then grew.
+  // If there are too many ids, drops all but the k best. Returns whether it did; if so, least() has grown.
   bool drop_worst() {
     if (int64_t(orders_.size()) <= most_) return false;
     cut();

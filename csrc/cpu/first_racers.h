@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The k first of a race (core/race.h), as one thread finds them
+// Collects the first k of a race (core/race.h): the ids with the k largest keys. One thread adds them.
 #pragma once
 
 #include <algorithm>
@@ -9,21 +9,21 @@
 
 namespace specdec {
 
-// A heap whose front is the last of the first k
+// A heap whose front is the worst of the first k so far
 class FirstRacers {
  public:
   // `least`: if k is 1, a lower bound of the winner's key; otherwise -inf
   FirstRacers(int64_t k, double least) : k_(k), least_(least) {}
 
   bool invalid() const { return invalid_; }
-  double least() const { return least_; }  // keys below are not among the first k
+  double least() const { return least_; }  // smaller keys are not among the first k
   const std::vector<Racer>& all() const { return heap_; }
   std::vector<Racer> in_order() {
     std::sort_heap(heap_.begin(), heap_.end(), ahead);
     return std::move(heap_);
   }
 
-  // weight: as race_weight() returns it. One that is NaN makes the row invalid.
+  // `weight` is a result of race_weight(). A NaN makes the row invalid.
   void add(double weight, int64_t id, const Noise& noise) {
     if (weight != weight) invalid_ = true;
     if (weight > -HUGE_VAL && weight + kMostNoise >= least_) add(Racer{weight + noise(id), id});

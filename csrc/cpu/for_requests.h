@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Distributes requests over threads. The rows may be spread over ranks; this process is then one rank.
+// Distributes requests over threads. The rows may be spread over ranks (shards.h); then each request has a ShardTask.
 #pragma once
 
 #include "../core/arguments.h"
@@ -28,7 +28,8 @@ void for_tasks(ShardedCall& call, int64_t B, int64_t V, const Walk& walk) {
   });
 }
 
-// Walks each request on one thread, or one request after another on all threads.
+// Calls walk(executor, b) for every request b. Each request runs on one thread, or the requests run one after another,
+// each on all threads.
 template <class Walk>
 void for_requests(int64_t B, int64_t V, const Walk& walk) {
   if (ShardedCall* call = ShardedCall::current()) return for_tasks(*call, B, V, walk);

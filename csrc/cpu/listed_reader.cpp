@@ -8,7 +8,7 @@
 namespace specdec {
 namespace {
 
-// Adds the entry x to the others of its id.
+// Adds the entry x to `sum`, the sum of the other entries of its id. Logits are added as weights: ln(e^sum + e^x).
 void add(const Row& row, float x, float& sum) {
   if (row.adds)
     sum += clean_prob(x);
@@ -25,7 +25,7 @@ float ListedReader::entry(const Row& row, int64_t at, int64_t id) {
   return seen_entry(row.view, id, [&] { return number_at(row.pointer(), row.dtype, at); });
 }
 
-// Chunks are read in order, so the last place is a good guess.
+// Chunks are read in order, so the search starts at the place where the last call ended.
 EntryIds::Places EntryIds::between(int64_t begin, int64_t end) const {
   static thread_local int64_t near = 0;
   const auto below = [](const Place& place, int64_t v) { return place.id < v; };
@@ -33,7 +33,7 @@ EntryIds::Places EntryIds::between(int64_t begin, int64_t end) const {
   const Place* first = places + std::min(near, n);
   if ((first > places && !below(first[-1], begin)) || (first < all && below(*first, begin)))
     first = std::lower_bound(places, all, begin, below);
-  int64_t step = 1;  // doubles until it is beyond the last place
+  int64_t step = 1;  // doubles until it is past the last place of the ids below `end`
   while (step < all - first && below(first[step - 1], end)) step *= 2;
   const Place* const last = std::lower_bound(first + step / 2, first + std::min(step, all - first), end, below);
   near = last - places;
@@ -61,7 +61,8 @@ const float* ListedReader::chunk(const Row& row, int64_t c, int m, int n, float 
   return buf;
 }
 
-// Writes the entries at m places to buf [padded(m)], then -inf. Returns them in place if they are neighbours in memory.
+// Returns the entries at m places, in place if they are neighbours in memory. Otherwise writes them to buf [padded(m)],
+// with -inf after them.
 Entries ListedReader::gather(const Row& row, const Place* places, int m, float* buf) const {
   const int64_t at = places[0].at;
   const int size = row.dtype == kFloat32 ? 4 : 2;

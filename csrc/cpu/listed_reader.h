@@ -11,27 +11,28 @@ class ListedReader {
  public:
   using Place = EntryIds::Place;
 
-  // The entry at a place of the row, which stands for `id`; -inf without one
+  // The entry at a place of the row, whose id is `id`; -inf if it has no id (-1)
   static float entry(const Row& row, int64_t at, int64_t id);
-  // Entry v of a row that is read by id: what the entries of id v add up to
+  // Entry v of a row that is read by id: the sum of the entries of id v
   float entry_of_id(const Row& row, int64_t v) const;
 
-  // Whether entries of a row as it lies change when they are read: by its view, or since some have no id
+  // Whether reading a row in stored order changes entries: it does if the row has a view, or if some entries have no id
   Changes changes(const Row& row) const {
     Changes changes;
     changes.listed = row.view || row.ids->n < row.ids->k;
     return changes;
   }
-  // Changes the n entries z from place `begin` on.
+  // Applies these changes to the n entries z that start at place `begin`.
   void change(const Row& row, int64_t begin, int n, float* z) const;
 
-  // Writes chunk c of a row that is read by id to buf: what m ids have, then `pad` up to padded(n). An id without an
-  // entry has 0 in a row of probabilities, else -inf.
+  // Writes chunk c of a row that is read by id to buf: the sums for the first m ids, then `pad` up to padded(n). An id
+  // without an entry gets 0 in a row of probabilities, -inf in a row of logits.
   const float* chunk(const Row& row, int64_t c, int m, int n, float pad, float* buf) const;
 
   // Whether any id of chunk c has an entry
   static bool reaches(const EntryIds& ids, int64_t c) { return ids.between(c * kChunk, (c + 1) * kChunk).size() > 0; }
-  // Writes chunk c as probabilities of d, 0 beyond the row. Those of a row of probabilities go through clean_prob().
+  // Writes chunk c of d as n probabilities, then 0 up to padded(n). Entries of a probability row go through
+  // clean_prob().
   void probs(const Dist& d, int64_t c, int n, float* out) const;
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lanes of rules that a block's threads share in CUDA (cuda/block_lanes.cuh): one, on the CPU
+// The only lane, on the CPU, of algorithms written for several lanes that share the work. In CUDA, the lanes are the
+// threads of a block (cuda/block_lanes.cuh).
 #pragma once
 
 namespace specdec {
@@ -11,6 +12,7 @@ struct OneLane {
   };
   int lane() const { return 0; }
   void sync() const {}
+  // The sums of x over the lanes before this one, and over all lanes
   Sums scan(int x) const { return {0, x}; }
 };
 

@@ -38,5 +38,5 @@ const RowKernels& rows() {
 
 }  // namespace specdec
 
-// For `python -m specdec_kernels info`.
+// The instruction set in use, for `python -m specdec_kernels info`
 extern "C" __attribute__((visibility("default"))) const char* specdec_cpu_isa() { return specdec::rows().isa; }

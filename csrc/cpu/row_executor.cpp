@@ -14,7 +14,8 @@ CpuExecutor::CpuExecutor(int64_t max_V, bool wide, ShardTask* task)
       sum_(max_.size()),
       surprise_(max_.size()) {}
 
-// Whether the stored sums are those of p itself. stats() stores them, so the bonus draw reads only one chunk again.
+// Whether the stored chunk sums are those of p itself. stats() stores them, so drawing the bonus token reads only one
+// chunk again.
 bool CpuExecutor::holds(const Dist& p) const { return same(held_, p) && removed_.n == 0; }
 
 double CpuExecutor::sum(const Residual& residual) {
@@ -22,7 +23,7 @@ double CpuExecutor::sum(const Residual& residual) {
   if (!plain || !holds(residual.p)) {
     removed_ = {};
     chunks_ = chunk_count(residual.p.row.V);
-    if (chunks_ > int64_t(sum_.size())) sum_.resize(chunks_);  // ids of a row by id may lie beyond all vocabularies
+    if (chunks_ > int64_t(sum_.size())) sum_.resize(chunks_);  // a row by id may have ids beyond every V
     const auto sum_of = [&](int64_t c) {
       float w[kChunk];
       return weights(residual, c, w);
@@ -56,7 +57,7 @@ double CpuExecutor::mass_without(const Dist& q, const Few& removed) const {
   });
 }
 
-// Sums the chunk again instead of subtracting: what is left may be far smaller than what was removed.
+// Sums the chunk again instead of subtracting: the remaining weight may be far smaller than the removed one.
 Dist CpuExecutor::exclude(const Dist& p, const Few& removed) {
   removed_ = removed;
   p.row.for_places(removed[removed.n - 1], [&](int64_t place) {
@@ -115,7 +116,8 @@ float CpuExecutor::mixed_weights(const Dist& p, const Mixture& mixture, int64_t 
     return NAN;
   const float* q = probs(mixture.q, c, n, of_q);
   if (mixture.capped) return rows_.cap(w, q, n, mixture.of_q, mixture.of_p, mixture.m, mixture.minus);
-  // A one-hot score row is q itself. Without a score row the threshold is -inf, so any numbers serve.
+  // A one-hot score row is q itself. Without a score row the threshold is -inf, so any row of numbers will do, and q is
+  // used.
   const Dist& score = mixture.score_row;
   const float* score_row = score.reads_row() ? reader_.floats(score.row, c, n, NAN, of_score_row) : q;
   return rows_.mix(w, q, score_row, n, mixture.threshold, mixture.m * mixture.of_p, mixture.kept(), -mixture.minus);
@@ -128,7 +130,7 @@ float CpuExecutor::weights(const Residual& residual, int64_t c, float* w) const 
         factor = 1;
   bool changed = false;  // whether w has changed since `sum`
   for (int64_t j = 0; j < residual.n; ++j) {
-    if (sum == 0) return 0;  // nothing to subtract from, so q's row need not be read
+    if (sum == 0) return 0;  // there is nothing to subtract from: q's row need not be read
     const Subtraction& subtraction = residual.subtractions[j];
     factor *= subtraction.m;
     if (subtraction.q.kind == Kind::kNothing) continue;
@@ -137,7 +139,8 @@ float CpuExecutor::weights(const Residual& residual, int64_t c, float* w) const 
       continue;
     }
     if (begin >= subtraction.q.row.V) continue;
-    // Nothing is subtracted here. Before other subtractions, the factor must still be applied by itself.
+    // q has no entry in this chunk, so nothing is subtracted. Only the last subtraction may be skipped for this: before
+    // another one, its factor must be applied, and rounded, by itself.
     if (subtraction.q.row.by_id && j + 1 == residual.n && !ListedReader::reaches(*subtraction.q.row.ids, c)) continue;
     float buf[kChunk];
     const float* q = probs(subtraction.q, removed_by(residual.subtractions, j), c, n, buf);
@@ -151,7 +154,8 @@ int64_t CpuExecutor::draw(const Residual& residual, double v) const {
   double total = 0;
   for (int64_t c = 0; c < chunks_; ++c) total += sum_[c];
   const double target = v * total;
-  // If rounding keeps the sum from passing the target, the last chunk with mass is used. draw_in() does so with ids.
+  // If rounding keeps the running sum from exceeding the target, the last chunk with mass is used. draw_in() does the
+  // same with ids.
   double before = 0, inside = 0;
   int64_t chunk = 0;
   double running = 0;
@@ -168,7 +172,7 @@ int64_t CpuExecutor::draw(const Residual& residual, double v) const {
   if (!task_) return row.id_at(draw_in(residual, chunk, share));
   struct Drawn {
     int32_t within;
-    float entry;  // the id's entry in p's row, likely to be needed next
+    float entry;  // the entry of p's row, likely to be needed next
   };
   const Drawn drawn = task_->value_of<Drawn>(task_->split.owner(chunk), [&] {
     const int64_t id = draw_in(residual, chunk, share);
@@ -186,7 +190,7 @@ int64_t CpuExecutor::draw_in(const Residual& residual, int64_t c, double share) 
   const int n = chunk_size(residual.p.row.V, c);
   double sum = 0;
   for (int i = 0; i < n; ++i) sum += w[i];
-  const double target = share * sum;  // of the sum in this order, which may be rounded differently
+  const double target = share * sum;  // of this sum: in this order, it may be rounded differently from sum_[c]
   int last = 0;
   double running = 0;
   for (int i = 0; i < n; ++i) {

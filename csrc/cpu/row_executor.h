@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU's Executor: the operations over V that a walk needs. They run on one thread with SIMD, or on all threads if
-// there are few requests. Several ranks may each hold some chunks of every row (shards.h). The results are the same
-// bits in all cases, because chunks are the unit of work.
+// The CPU's Executor: the operations over V that a walk (an op's work on one request or row) needs. They run on one
+// thread with SIMD, or on all threads if there are few requests. Several ranks may each hold some chunks of every row
+// (shards.h). The results are the same bits in all cases, because chunks are the unit of work.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace specdec {
 
 struct ExpTotals {
-  double sum, surprise;  // ExpSums of a whole row
+  double sum, surprise;  // ExpSums (simd_kernels.h) of a whole row
 };
 
 class FirstRacers;  // first_racers.h
@@ -30,8 +30,8 @@ class CpuExecutor {
 
   CpuExecutor(int64_t max_V, bool wide, ShardTask* task = nullptr);
 
-  // For rows spread over ranks: calls f(), which requests from other ranks what the walk will need later. Otherwise
-  // does nothing.
+  // For rows spread over ranks: calls f(), which requests data that the walk will need later from the other ranks. For
+  // other rows, does nothing.
   template <class F>
   void ask_ahead(const F& f) const {
     if (!task_) return;
@@ -44,8 +44,8 @@ class CpuExecutor {
   }
   bool is_sharded() const { return task_; }
 
-  // Drops the cached values of rows, before the next request. Requests may share rows, and no result may depend on what
-  // another request computed.
+  // Drops the cached values of rows. Called before each request: requests may share rows, and no result may depend on
+  // the values that another request cached.
   void forget() {
     held_ = {}, peaks_ = {}, removed_ = {};
     expect_entropy(false);
@@ -62,7 +62,7 @@ class CpuExecutor {
   RowStats stats(const Row& of, const Filters& filters) {
     const Row row = of.as_stored();
     if (!task_) return row_stats(row, filters);
-    // While it exists, exchanges use this row's answers.
+    // While `asked` exists, exchanges use the answers for this row.
     const ShardTask::RowAsked asked = task_->asked_of(row, filters, sums_surprise_);
     return row_stats(row, filters);
   }
@@ -70,14 +70,14 @@ class CpuExecutor {
   // A barrier of the executor's threads, before and after one of them writes what the others read
   void sync() const {}
 
-  // Sets whether stats() also computes entropies, if they will be needed. Drops known entropies and the known TV.
+  // Sets whether stats() also computes entropies, because they will be needed. Drops known entropies and the known TV.
   void expect_entropy(bool expected) { sums_surprise_ = expected, known_[0] = known_[1] = {}, tv_of_[0] = {}; }
 
-  // Prepares for entropy(p), entropy(q) and tv(p, q): unless both entropies are known, one pass computes all three.
-  // Does nothing unless both are rows of logits.
+  // Prepares for entropy(p), entropy(q) and tv(p, q): one pass computes all three. Does nothing if both entropies are
+  // known, or if p or q is not a row of logits.
   void expect_gap(const Dist& p, const Dist& q);
 
-  // The total weight. Stores the chunk sums for draw(). NaN if p is a probability row with NaN or +inf.
+  // The total weight of a residual; NaN if p is a probability row with NaN or +inf. Stores the chunk sums for draw().
   double sum(const Residual& residual);
   double sum(const Dist& p, const Dist& q) {
     const Subtraction subtraction = subtracting(q);
@@ -85,8 +85,8 @@ class CpuExecutor {
   }
   double sum(const Dist& p) { return sum(p, Dist{}); }
 
-  // The stats of q, a row of logits, without the removed ids. They are relative to the largest logit that is left,
-  // so they are precise however little is left. log_norm is NaN if nothing is left. Stores the chunk sums for draw().
+  // The stats of q, a row of logits, without the removed ids. They are relative to the largest remaining logit, so they
+  // stay precise. log_norm is NaN if no logit remains. Stores the chunk sums for draw().
   RowStats stats_without(const Dist& q, const Few& removed);
   // The mass of q, a row of either kind, without the removed ids
   double mass_without(const Dist& q, const Few& removed) const;
@@ -110,12 +110,12 @@ class CpuExecutor {
   int64_t draw(const Dist& p, double v) const { return draw(p, Dist{}, v); }
 
   // For draws without replacement: takes the last of the removed ids out of the chunk sums of p. Returns the
-  // distribution to draw from next, kNothing if nothing is left.
+  // distribution to draw from next; its kind is kNothing if no mass is left.
   Dist exclude(const Dist& p, const Few& removed);
 
   // The winner of a race (core/race.h) on the row of d; -1 if nothing is kept, or a probability is NaN or +inf.
-  // `taken`: the winners of this executor's latest races on the row, in order; they are left out. k: how many winners
-  // the caller will ask for in all, since the first race finds the k best at once.
+  // `taken`: the earlier winners on this row, in order; they are excluded. k: how many winners the caller will ask for.
+  // The first call finds all k; later calls return the next one each.
   int64_t race(const Dist& d, const Noise& noise, const Few& taken = {}, int64_t k = 1);
 
   // Writes the weights of chunk c to w [kChunk]. Returns their sum.
@@ -128,7 +128,7 @@ class CpuExecutor {
   // The totals of p and q. Stores both as probabilities for clipped_sums(). The chunk sums for draw() stay.
   PairMass masses(const Residual& p, const Dist& q);  // p has no subtractions
   PairMass masses(const Dist& p, const Dist& q) { return masses(Residual{p}, q); }
-  // The pair is the one that masses() stored.
+  // The two distributions are those that masses() stored.
   void clipped_sums(const auto&, const Dist&, const float (&t)[kCandidates], double (&out)[kCandidates]) {
     clipped_sums(t, out);
   }
@@ -138,7 +138,7 @@ class CpuExecutor {
   void both(const F& f, double& of_false, double& of_true) const {
     of_false = f(false), of_true = f(true);
   }
-  // Bit i < n is test(i).
+  // A word whose bit i is test(i), for i < n
   template <class Test>
   uint32_t which_of(int n, const Test& test) const {
     uint32_t held = 0;
@@ -171,8 +171,8 @@ class CpuExecutor {
   }
 
  private:
-  // Calls take(c, f(c)) for every chunk. If ranks share the rows, f runs on this rank's chunks, and they exchange the
-  // first `width` bytes of each result. `leaves`: f also stores something, so it runs even if the results are known.
+  // Calls take(c, f(c)) for every chunk. Ranks run f on the chunks that they have, and exchange the first `width` bytes
+  // of each result. `leaves`: f also stores values, so it runs even if the results are known.
   template <class F, class Take>
   void for_chunks(int64_t chunks, const F& f, const Take& take, size_t width = sizeof(std::invoke_result_t<F, int64_t>),
                   bool leaves = false) const {
@@ -182,8 +182,8 @@ class CpuExecutor {
   RowStats row_stats(const Row& row, const Filters& filters);
   int64_t largest_finite(const Row& row) const;  // the place of the entry; -1 if there is none
 
-  // The n entries z of chunk c of a row, with `value` at a few ids. It is a copy in buf if any of these ids is in the
-  // chunk.
+  // The n entries z of chunk c of a row, with the entries of a few ids replaced by `value`. The result is a copy in buf
+  // if any of these ids is in the chunk, else z.
   static const float* with_few(const Row& row, const Few& few, int64_t c, int n, float value, const float* z,
                                float* buf);
 
@@ -201,10 +201,10 @@ class CpuExecutor {
   float normalise(double total);
   float cutoff(const Row& row, const Filters& filters, float scale, float max);
 
-  // A search for the cutoff of a filter (row_filters.cpp): the largest one at which enough weight is kept
+  // A search for the cutoff of a filter (row_filters.cpp): the largest logit that keeps enough weight
   struct Search {
-    float lo, max;       // the cutoff is in [lo, below); max: of the row
-    double target, all;  // weight to reach; weight of the logits >= lo, or a guess
+    float lo, max;       // the cutoff is in [lo, below); max: the row's largest logit
+    double target, all;  // target: weight to reach; all: that of the logits >= lo, or a guess
     bool counts;         // whether each logit weighs 1; else exp((z - peak) * scale)
     float peak = 0, scale = 0;
     float below = std::nextafter(max, HUGE_VALF);
@@ -214,7 +214,7 @@ class CpuExecutor {
   static constexpr size_t kFew = 512;             // a list this short is sorted
   static constexpr size_t kMost = 8 * kChunk;     // the longest list
   static constexpr int kSample = 256;             // entries at equal steps along a row
-  static constexpr int64_t kMostExchanged = 256;  // the largest k for which ranks exchange k entries each
+  static constexpr int64_t kMostExchanged = 256;  // the largest k for which each rank sends its k largest entries
   Spread spread(const Row& row, float max) const;
   double kept_sum(const Row& row, float max, float scale, float cutoff);
   float top_k_bound(int64_t k) const;
@@ -224,7 +224,7 @@ class CpuExecutor {
   void for_local_entries(const Row& row, float lo, float below, const F& f) const;
   void start_nucleus(const Row& row, const Filters& filters, Search& search) const;
   float crossing(const Row& row, Search& search) const;
-  // What a search reads: a row, or a list of the logits in [lo, below), which is whole on every rank
+  // The logits that a search reads: a row, or a list of the logits in [lo, below). Every rank has the whole list.
   struct Source {
     int64_t V;
     const Row* row = nullptr;
@@ -259,7 +259,7 @@ class CpuExecutor {
   void clipped_sums(const float (&t)[kCandidates], double (&out)[kCandidates]);
   float plain_weights(const Dist& p, int64_t c, float* w) const;
   float mixed_weights(const Dist& p, const Mixture& mixture, int64_t c, float* w) const;
-  // Chunk c of a distribution as probabilities (a probability row's as they are), 0 beyond the row; `few` applied
+  // Chunk c of d as probabilities (entries of a probability row as stored), 0 beyond the row, with `few` applied
   const float* probs(const Dist& d, const Few& few, int64_t c, int n, float* buf) const;
   const float* probs(const Dist& d, int64_t c, int n, float* buf) const { return probs(d, d.few(), c, n, buf); }
   // The sum of f(chunk), added in the order of the chunks
@@ -277,14 +277,14 @@ class CpuExecutor {
   RowReader reader_;
 
   int64_t chunks_ = 0;       // of the row of sum_
-  Dist held_;                // the distribution that sum_ is of, if any
+  Dist held_;                // the distribution whose chunk sums are in sum_, if any
   Few removed_;              // ids that draw() must not draw
   std::vector<float> max_;   // [chunks]
   RowId peaks_;              // the row of max_
   std::vector<double> sum_;  // [chunks]
   bool sums_surprise_ = false;
   std::vector<float> surprise_;  // [chunks]
-  std::vector<float> lane_max_;  // [chunks, kPad], for top-k: maxima of the entries at the same place in a group
+  std::vector<float> lane_max_;  // [chunks, kPad], for top-k: maxima over the entries i with equal i % kPad
   struct {
     Dist of;
     double entropy = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds which logits of a row its filters keep, in a CpuExecutor. The order is top-n-sigma and min-p, top-k, top-p.
-// Each filter is "keep z >= cutoff", so all ties stay.
+// CpuExecutor's search for the cutoff of a row's filters. The filters are applied in this order: top-n-sigma and min-p,
+// top-k, top-p. Each keeps the logits z >= cutoff, so it never separates equal logits.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -28,8 +28,8 @@ float CpuExecutor::cutoff(const Row& row, const Filters& filters, float scale, f
   return kept;
 }
 
-// A pass of its own, since the row's maximum is known only after the first one: sums relative to the maximum of each
-// chunk would have to be moved to the row's.
+// This is a separate pass, because the row's maximum is known only after the first one. Sums relative to the maxima of
+// the chunks would have to be converted to the row's maximum.
 Spread CpuExecutor::spread(const Row& row, float max) const {
   std::vector<Spread> parts(chunks_);
   const auto spread_of = [&](int64_t c) {
@@ -55,14 +55,14 @@ double CpuExecutor::kept_sum(const Row& row, float max, float scale, float cutof
   return total;
 }
 
-// The k-th largest, counted from 1; `otherwise` if there are fewer. Reorders `some`.
+// The k-th largest of `some`, counted from 1; `otherwise` if there are fewer than k. Reorders `some`.
 static float kth_largest(std::vector<float>& some, int64_t k, float otherwise) {
   if (k > int64_t(some.size())) return otherwise;
   std::nth_element(some.begin(), some.begin() + (k - 1), some.end(), std::greater<float>());
   return some[k - 1];
 }
 
-// A value that at least k logits reach, or -inf: the k-th largest of the lanes' maxima. Only those that reach the k-th
+// A value that at least k logits reach, or -inf. It is the k-th largest of lane_max_. Only maxima that reach the k-th
 // largest of the chunks' maxima are compared.
 float CpuExecutor::top_k_bound(int64_t k) const {
   std::vector<float> some(max_.begin(), max_.begin() + chunks_);
@@ -74,7 +74,7 @@ float CpuExecutor::top_k_bound(int64_t k) const {
 }
 
 // The k-th largest entry if it is above lo, else lo. For small k the ranks exchange their k largest entries, for larger
-// k counts of the digits of the entries' sort keys. Both ways find exactly the same entry.
+// k counts of the digits of the entries' sort keys. Both ways find the same entry.
 float CpuExecutor::top_k_over_ranks(const Row& row, int64_t k, float lo) const {
   if (k > kMostExchanged) return top_k_by_digits(row, k, lo);
   const size_t bytes = k * sizeof(float);
@@ -132,8 +132,9 @@ void CpuExecutor::for_local_entries(const Row& row, float lo, float below, const
   }
 }
 
-// The largest logit z* >= lo such that the logits >= z* weigh at least `target`. If even all logits >= lo weigh less,
-// the result keeps them all. Passes over the row narrow [lo, below), which holds z*, until its logits fit in a list.
+// The largest logit z* >= lo such that the logits >= z* weigh at least `target`. If all logits >= lo together weigh
+// less, the result keeps them all. Passes over the row narrow the interval [lo, below) around z*, until its logits fit
+// in a list.
 float CpuExecutor::crossing(const Row& row, Search& search) const {
   std::vector<float> list, next;
   Source source{row.V, &row};
@@ -169,8 +170,8 @@ void CpuExecutor::Search::narrow(const float (&t)[kThresholds], const double (&w
   }
 }
 
-// Starts the search for top-p's cutoff: one pass over the row weighs what the filters before keep, and narrows the
-// search.
+// Starts the search for top-p's cutoff: one pass over the row sums the weight that the earlier filters keep, and
+// narrows the search.
 void CpuExecutor::start_nucleus(const Row& row, const Filters& filters, Search& search) const {
   const Source source{row.V, &row};
   float t[kThresholds];
@@ -219,7 +220,7 @@ bool CpuExecutor::gather_over_ranks(const Row& row, const Search& search, std::v
   return true;
 }
 
-// weight[m] becomes the weight of the logits >= t[m]. No t[m] is below lo.
+// Sets weight[m] to the weight of the logits >= t[m]. No t[m] is below lo.
 void CpuExecutor::weigh(const Source& source, const Search& search, const float (&t)[kThresholds],
                         double (&weight)[kThresholds]) const {
   using Sums = std::array<float, kThresholds>;
@@ -234,7 +235,7 @@ void CpuExecutor::weigh(const Source& source, const Search& search, const float 
   const auto take = [&](int64_t c, const Sums& sums) { parts[c] = sums; };
   if (source.row)
     for_chunks(parts.size(), sums_of, take);
-  else  // a list is short and whole on every rank
+  else  // a list is short, and every rank has all of it
     specdec::for_chunks(wide_, parts.size(), [&](int64_t c) { take(c, sums_of(c)); });
   std::fill(weight, weight + kThresholds, source.row ? 0 : search.above);  // a list lacks the logits >= below
   for (const auto& part : parts)
@@ -258,10 +259,10 @@ void CpuExecutor::sample(const Source& source, float (&sample)[kSample]) const {
   std::copy(all.begin(), all.end(), sample);
 }
 
-// Ascending thresholds in (lo, below), taken from a sample of logits at equal steps along the row. They lie around the
-// logit at which the sample, from its largest logit down, reaches the share of its weight that the search wants of the
-// row's. If no sampled logit is in the interval, they are floats at equal steps, and only ties of lo are below the
-// first. False if no float is inside.
+// Sets t to ascending thresholds in (lo, below), taken from a sample of logits at equal steps along the row. The search
+// looks for a share of the weight in the interval. Added from its largest logit down, the sample reaches this share of
+// its own weight at some logit; the thresholds are around that one. If no sampled logit is in the interval, the
+// thresholds are floats at equal steps, and the first is the float after lo. Returns false if there is no float inside.
 bool CpuExecutor::thresholds(const Source& source, const Search& search, float (&t)[kThresholds]) const {
   float sample[kSample], weight[kSample] = {};
   this->sample(source, sample);

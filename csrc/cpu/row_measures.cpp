@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CpuExecutor's measures of valid rows: their confidence, and the distance of two of them
+// CpuExecutor's measures of valid rows: the confidence of one row, and the distance between two
 #include <algorithm>
 #include <cmath>
 
@@ -68,7 +68,7 @@ double CpuExecutor::largest_prob(const Dist& d) const {
   const auto largest_of = [&](int64_t c) {
     float buf[kChunk];
     const int n = chunk_size(row.V, c);
-    const bool logits = d.kind == Kind::kLogits;  // then entries of one id add up
+    const bool logits = d.kind == Kind::kLogits;  // then the row has several entries of one id, which add up
     if (logits) reader_.listed.probs(d, c, n, buf);
     const ChunkMax s = rows_.chunk_max(logits ? buf : reader_.floats(row, c, 0.0f, buf), padded(n), nullptr);
     return s.bad ? NAN : s.max;
@@ -100,7 +100,7 @@ double CpuExecutor::deferred(const Mixture& mixture, int64_t V) const {
     if (all && c * kChunk + n <= V) return 0.0f;
     float of_q[kChunk], of_score_row[kChunk];
     const float* y = probs(q, c, n, of_q);
-    if (all) {  // q serves as score row, with NaN beyond V: all else is kept
+    if (all) {  // q is used as the score row, with NaN from id V on: all ids < V are kept
       std::copy(y, y + padded(n), of_score_row);
       std::fill(of_score_row + std::max<int64_t>(V - c * kChunk, 0), of_score_row + padded(n), NAN);
       return rows_.deferred(y, of_score_row, n, -HUGE_VALF);

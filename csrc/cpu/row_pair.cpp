@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pair of rows stored as probabilities, for searches of a CpuExecutor that pass over them several times
+// CpuExecutor's sums over a pair of rows. The pair is stored as probabilities, since searches pass over it several
+// times.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -17,7 +18,8 @@ thread_local struct {
 
 }  // namespace
 
-// Writes chunk c of a distribution as n probabilities. Returns their sum, NaN if a probability row holds NaN or +inf.
+// Writes chunk c of a distribution as n probabilities. `draft`: as draft_prob() of them. Returns their sum; NaN if a
+// probability row has NaN or +inf.
 double CpuExecutor::fill(const Dist& d, bool draft, int64_t c, int n, float* out) const {
   const float* z = probs(d, c, n, out);
   if (d.kind == Kind::kProbs) {

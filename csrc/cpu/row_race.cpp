@@ -8,7 +8,7 @@
 namespace specdec {
 namespace {
 
-// Adds the ids whose places start at `begin` to `end` of a row with ids. The weights of an id add up.
+// For a row with ids: adds every id whose first place is in [begin, end). The weights of all entries of the id add up.
 void add_ids(const Dist& d, int64_t begin, int64_t end, const Noise& noise, FirstRacers& to) {
   const EntryIds& ids = *d.row.ids;
   for (int64_t i = begin; i < end;) {
@@ -21,7 +21,7 @@ void add_ids(const Dist& d, int64_t begin, int64_t end, const Noise& noise, Firs
   }
 }
 
-// A racer as a rank sends it. Its entry gives the winner's logprob without another exchange.
+// A racer as one rank sends it to the others. With its entry z, the winner's logprob needs no further exchange.
 struct OfRank {
   double key = -HUGE_VAL;
   uint32_t id = 0;
@@ -60,7 +60,7 @@ std::vector<Racer> CpuExecutor::first_racers(const Dist& d, const Noise& noise, 
       for (const Racer& x : some.invalid() ? std::vector<Racer>() : some.all())
         *to++ = {x.key, uint32_t(x.id), d.row.ids ? 0 : reader_.entry(d.row, x.id)};
     };
-    // No row has more racers than entries.
+    // A rank has at most as many racers as entries.
     task_->for_ranks<OfRank>(std::min(k, task_->split.most(chunks) * kChunk), mine, [&](const OfRank& x) {
       if (x.key != x.key) all.add(NAN, 0, noise);
       if (!(x.key > -HUGE_VAL)) return;
@@ -78,14 +78,16 @@ std::vector<Racer> CpuExecutor::first_racers(const Dist& d, const Noise& noise, 
       all.add(some);
     });
   }
-  // A caller's stats may name a maximum that the row has not.
+  // A caller's stats may have a maximum that is not in the row. Then `least` may exceed every key, and the race is run
+  // again without it.
   if (all.all().empty() && !all.invalid() && least > -HUGE_VAL) return first_racers(d, noise, k, -HUGE_VAL);
   return all.invalid() ? std::vector<Racer>() : all.in_order();
 }
 
 int64_t CpuExecutor::race(const Dist& d, const Noise& noise, const Few& taken, int64_t k) {
   const bool one = k == 1 && d.kind == Kind::kLogits && !d.row.ids;
-  if (taken.n == 0) racers_ = first_racers(d, noise, k, one ? kLeastNoise : -HUGE_VAL);  // the maximum has this key
+  // kLeastNoise: the row's maximum has at least this key.
+  if (taken.n == 0) racers_ = first_racers(d, noise, k, one ? kLeastNoise : -HUGE_VAL);
   return taken.n < int64_t(racers_.size()) ? racers_[taken.n].id : -1;
 }
 

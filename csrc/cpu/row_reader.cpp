@@ -21,7 +21,7 @@ double Dist::listed_prob(int64_t v) const {
 
 double Dist::log_listed_prob(int64_t v) const {
   const auto places = row.ids->between(v, v + 1);
-  if (kind == Kind::kLogits && places.size() == 1)  // exp() would lose a small one
+  if (kind == Kind::kLogits && places.size() == 1)  // exp() would underflow if it is small
     return stats.log_prob(ListedReader::entry(row, places.first->at, v));
   return log(listed_prob(v));
 }

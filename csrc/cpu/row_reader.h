@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads rows on the CPU, and applies their views to what it reads. Only listed_reader.cpp, for rows with ids, also
-// accesses the memory of rows. A row is whole, or this process has some of its chunks (shards.h).
+// Reads rows on the CPU, and applies their views to what it reads. Besides this file, only listed_reader.cpp, for rows
+// with ids, reads the memory of rows. This process has the whole row, or some of its chunks (shards.h).
 #pragma once
 
 #include <algorithm>
@@ -25,23 +25,24 @@ class RowReader {
     return seen_entry(row.view, v, [&] { return number_at(row.pointer(), row.dtype, place(row, v)); });
   }
 
-  // Before a pass over all chunks of a row: finds where its view changes them.
+  // Called before a pass over all chunks of a row: finds where the row's view changes them.
   void look_at(const Row& row) {
     if (!row.view || row.ids || row.view == found_) return;
     starts_.find(row.view, row.V), found_ = row.view;
   }
 
-  // What the view of a row changes in chunk c
+  // The changes that the view of a row makes in chunk c
   Changes changes(const Row& row, int64_t c) const { return changes(row, c, chunk_size(row.V, c)); }
 
-  // Chunk c in place, or a copy in buf [kChunk] if its view changes it or its size is not a multiple of kPad
+  // Chunk c in place, or a copy in buf [kChunk] if the row's view changes the chunk or its size is not a multiple of
+  // kPad
   Entries chunk(const Row& row, int64_t c, float* buf) const { return chunk(row, changes(row, c), c, buf); }
   Entries chunk(const Row& row, const Changes& changes, int64_t c, float* buf) const {
     const int n = chunk_size(row.V, c);
     const Entries z = at(row, c);
     return n == padded(n) && !changes ? z : Entries::copied(load(row, changes, c, n, n, -HUGE_VALF, buf));
   }
-  // The same, and `max`, the largest entry, NaN aside. The mask must allow an id of the chunk.
+  // The same. Also sets `max` to the largest entry, NaN aside. The mask must allow at least one id of the chunk.
   Entries chunk(const Row& row, const Changes& changes, int64_t c, float* buf, float& max) const {
     if (changes) {
       max = copy(row, changes, c, chunk_size(row.V, c), buf);
@@ -52,7 +53,8 @@ class RowReader {
     return z;
   }
 
-  // The first n entries of chunk c as floats; `pad` from the end of the row, or from id V, to a multiple of kPad
+  // The first n entries of chunk c as floats. From the end of the row, or from id V if that is less, up to padded(n),
+  // they are `pad`.
   const float* floats(const Row& row, int64_t c, int n, float pad, float* buf, int64_t V = INT64_MAX) const {
     const int m = int(std::clamp<int64_t>(std::min(V, row.V) - c * kChunk, 0, n));
     if (row.by_id) return listed.chunk(row, c, m, n, pad, buf);
@@ -96,6 +98,7 @@ class RowReader {
     if (words) return kernels.copy(buf, m, words, buf);
     return changed.before < max ? std::max(max, changed.after) : kernels.max(buf, m);
   }
+  // The place of entry v in this process's memory
   int64_t place(const Row& row, int64_t v) const { return split_ && !row.ids ? v - first(row) : v; }
   int64_t first(const Row& row) const;  // the first id that this process has
   Entries at(const Row& row, int64_t c) const {

@@ -7,7 +7,7 @@
 
 namespace specdec {
 
-// The stats of n logits, relative to the largest of them, `max`. The sum is 0 if none is kept.
+// The stats of n logits, relative to the largest of them, `max`. The sum is 0 if no logit is kept.
 CpuExecutor::ChunkStats CpuExecutor::stats_of(const Entries& z, int n, float max, float scale, float cutoff) const {
   if (!(max >= cutoff && max > -HUGE_VALF)) return {max, 0, 0};
   if (!sums_surprise_) return {max, rows_.exp_sum(z, n, max, scale, cutoff), 0};
@@ -15,7 +15,8 @@ CpuExecutor::ChunkStats CpuExecutor::stats_of(const Entries& z, int n, float max
   return {max, sums.sum, sums.surprise};
 }
 
-// The stats of chunk c if `scale` is not 0, else its largest entry and those of its lanes, if they are not null
+// The stats of chunk c. If `scale` is 0, only its largest entry and, if `lanes` is not null, the maxima of its lanes
+// (RowKernels::chunk_max).
 CpuExecutor::ChunkStats CpuExecutor::stats_of_chunk(const Row& row, int64_t c, float scale, float* lanes) const {
   alignas(64) float buf[kChunk];
   ChunkStats s{-HUGE_VALF, 0, 0};
@@ -36,7 +37,7 @@ CpuExecutor::ChunkStats CpuExecutor::stats_of_chunk(const Row& row, int64_t c, f
   return s;
 }
 
-// The totals of what take() stored, relative to `max`. Rescales sum_ to it, too.
+// The totals of the chunk sums that take() stored, relative to `max`. Also makes the sums in sum_ relative to `max`.
 ExpTotals CpuExecutor::total_at(float max, float scale) {
   ExpTotals total{0, 0};
   for (int64_t c = 0; c < chunks_; ++c) {
@@ -50,7 +51,7 @@ ExpTotals CpuExecutor::total_at(float max, float scale) {
   return total;
 }
 
-// Returns ln(total), NaN if there is no mass. Divides sum_, which adds up to `total`, by it.
+// Returns ln(total); NaN if there is no mass. Divides the chunk sums in sum_ by `total`, which is their sum.
 float CpuExecutor::normalise(double total) {
   const float log_norm = has_mass(total) ? float(std::log(total)) : NAN;
   const double norm = std::exp(-double(log_norm));
@@ -82,7 +83,7 @@ RowStats CpuExecutor::row_stats(const Row& row, const Filters& filters) {
   float max = -HUGE_VALF;
   bool bad = !filters.sane();
   for (int64_t c = 0; c < chunks_; ++c) max = std::max(max, max_[c]), bad |= std::isnan(max_[c]);
-  max += 0.0f;  // -0 and +0 are the same logit; stats have +0
+  max += 0.0f;  // -0 and +0 are equal logits; stats have +0
   if (bad || max == -HUGE_VALF) {
     const int64_t at = largest_finite(row);
     const float z = at < 0 ? -HUGE_VALF : row.entry(at);

@@ -29,8 +29,9 @@ void ShardTask::put_number(float z, DType dtype, char* to) {
 
 static int64_t bits(float x) { return std::bit_cast<uint32_t>(x); }
 
-// Differs between views of a row: the lists' addresses, the amounts and the position. All views have the task's window.
-// The address of Views changes from round to round, so the key leaves it out.
+// A key that differs between the views of a row. It has the addresses of the lists, the amounts and the position. The
+// address of Views is not part of it, because it changes from call to call. Nor is the window, which is the same for
+// all views of a task.
 ShardTask::ViewKey ShardTask::key_of(const View& view) {
   if (!view) return {};
   const Views& of = *view.of;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows spread over R ranks: each has some chunks of every row. The ranks exchange records of chunks, never a row.
+// Rows spread over R ranks (processes). Each rank has some chunks of every row. The ranks exchange results of chunks
+// and single entries, never a row.
 //
 // An op is called repeatedly with the same arguments. When a walk needs data of other ranks, its task posts this rank's
 // share and the walk stops. Between two calls the posts of all tasks are exchanged. The next call walks again from the
@@ -31,7 +32,7 @@ struct Split {
   int64_t end(int64_t chunks) const { return begin(rank + 1, chunks); }
   int64_t owner(int64_t c) const { return std::upper_bound(first.begin(), first.end() - 1, c) - first.begin() - 1; }
   bool has(int64_t c) const { return owner(c) == rank; }
-  // The most chunks that one rank has, of rows of so many chunks
+  // The most chunks that any rank has of a row of so many chunks
   int64_t most(int64_t chunks) const {
     int64_t n = 0;
     for (int64_t r = 0; r < ranks(); ++r) n = std::max(n, begin(r + 1, chunks) - begin(r, chunks));
@@ -39,24 +40,25 @@ struct Split {
   }
 };
 
-// Thrown when a walk cannot go on before the other ranks have answered
+// Thrown when a walk needs an answer of the other ranks that has not arrived
 struct Unanswered {};
 
-// One request: the data that its walk needs of other ranks, in the order in which it needs them
+// The exchanges of one request's walk, in the order in which the walk needs them
 class ShardTask {
  public:
   explicit ShardTask(const Split& split) : split(split) {}
 
   const Split& split;
 
-  // The task whose walk runs on this thread, null if rows are whole. `open` is read first because it is cheaper.
+  // The task whose walk runs on this thread; null if rows are not spread over ranks. `open` is read first because it is
+  // cheaper.
   static ShardTask* here() { return open.load(std::memory_order_relaxed) ? here_ : nullptr; }
   static inline constinit std::atomic<int> open = 0;  // how many sharded calls this process has
 
   // Starts the walk again from the beginning.
   void restart() { own_.next = 0, stream_ = &own_; }
 
-  // The data of all ranks, [ranks, bytes]. fill(mine) writes this rank's `bytes` bytes, which are zero before.
+  // Returns the data of all ranks, [ranks, bytes]. fill(mine) writes this rank's `bytes` bytes; they start as zeros.
   template <class Fill>
   const char* exchange(size_t bytes, const Fill& fill) {
     Stream& stream = *stream_;
@@ -77,8 +79,9 @@ class ShardTask {
     std::memcpy(of_ranks.data(), all, of_ranks.size() * sizeof(T));
     return of_ranks;
   }
-  // counts[r] entries of a row from each rank r, in the order of the ranks. put_all(put) puts this rank's. They are
-  // sent in the row's dtype, or in float32 if the row has a view, since 16 bits do not hold a changed entry.
+  // Returns counts[r] entries of a row from each rank r, in the order of the ranks. put_all(put) calls put(z) for each
+  // entry of this rank. Entries are sent in the row's dtype, or in float32 if the row has a view, since 16 bits may not
+  // hold a changed entry.
   template <class PutAll>
   std::vector<float> entries_of(const Row& row, const std::vector<uint32_t>& counts, const PutAll& put_all) {
     const DType dtype = row.view ? kFloat32 : row.dtype;
@@ -90,7 +93,8 @@ class ShardTask {
       for (uint32_t i = 0; i < counts[r]; ++i) entries.push_back(number_at(all + r * bytes, dtype, i));
     return entries;
   }
-  // Calls take(x) for each of the k values that each rank has: fill(mine) writes this rank's, or leaves the default.
+  // Exchanges k values of each rank, and calls take(x) for every value of every rank. fill(mine) writes this rank's
+  // values; those that it does not write stay T{}.
   template <class T, class Fill, class Take>
   void for_ranks(int64_t k, const Fill& fill, const Take& take) {
     const char* all = exchange(size_t(k) * sizeof(T), [&](char* mine) {
@@ -109,8 +113,8 @@ class ShardTask {
   T value_of(int64_t owner, const Make& make) {
     return on_each_rank<T>([&] { return owner == split.rank ? make() : T{}; })[owner];
   }
-  // Calls take(c, f(c)) for all chunks; the first `width` bytes of a T are exchanged. `leaves`: f also stores something
-  // that is needed, so it is called even if the answer is known.
+  // Calls take(c, f(c)) for all chunks. The first `width` bytes of each result are exchanged. `leaves`: f also stores
+  // values that are needed later, so it is called even if the answer is known.
   template <class F, class Take>
   void for_chunks(int64_t chunks, const F& f, const Take& take, size_t width, bool leaves) {
     using T = decltype(f(0));
@@ -134,6 +138,7 @@ class ShardTask {
     }
   }
 
+  // Entry v of a row, from the rank that has it. know() stores an entry that arrived with other data.
   float entry(const Row& row, int64_t v);
   void know(const Row& row, int64_t v, float z) { entry_of(row, v) = {true, true, z}; }
 
@@ -142,13 +147,15 @@ class ShardTask {
   struct RowAsked;
   RowAsked asked_of(const Row& row, const Filters& filters, bool entropy);
 
-  // write() writes this rank's posts, size() bytes. answer() reads those of all ranks, [ranks, stride], from `all` on.
+  // write() writes this rank's posts, size() bytes. answer() reads the posts of all ranks: those of rank r start at all
+  // + r * stride.
   size_t size() const;
   void write(char* mine) const;
   void answer(const char* all, size_t stride);
   bool waits() const { return !posts_.empty(); }
 
  private:
+  // A sequence of exchanges with its answers so far; `next` is the first that the current walk has not used.
   struct Stream {
     std::vector<std::vector<char>> answers;  // [ranks, bytes] each
     size_t next = 0;
@@ -194,12 +201,12 @@ struct ShardTask::RowAsked {
   ~RowAsked() { task.stream_ = before; }
 };
 
-// All calls of one public function with the same arguments
+// The repeated calls of one public function with the same arguments
 class ShardedCall {
  public:
   explicit ShardedCall(Split split) : split_(std::move(split)) {}
 
-  // The call that this thread's ops belong to, null if rows are whole
+  // The call that this thread's ops belong to; null if rows are not spread over ranks
   static ShardedCall*& current() {
     static thread_local ShardedCall* call = nullptr;
     return call;
@@ -207,7 +214,7 @@ class ShardedCall {
 
   // Begins the next call of the function, which may call several ops.
   void restart() { op_ = 0; }
-  // The B tasks of the next op. Null if an earlier op still waits: its results are not there yet.
+  // The tasks of the next op, at least B. Null if an earlier op still waits for answers: its results are not there yet.
   std::deque<ShardTask>* tasks(int64_t B);
   size_t size() const;
   void write(char* mine) const;
@@ -225,7 +232,7 @@ class ShardedCall {
   size_t op_ = 0;
 };
 
-// Runs walk() until it ends or needs an answer that is not there yet.
+// Runs walk() until it ends or needs an answer that has not arrived.
 template <class Walk>
 void walk_sharded(ShardTask& task, const Walk& walk) {
   struct Here {

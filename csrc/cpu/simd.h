@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Vectors of floats for the instruction set that a file is compiled for, with exponential, logarithm and sums. Nothing
-// here has external linkage, for the reason given in simd_kernels.cpp.
+// here has external linkage; simd_kernels.cpp says why.
 #pragma once
 
 #include "simd_kernels.h"
@@ -13,7 +13,7 @@ namespace specdec {
 namespace {
 
 #if defined(__AVX512F__)
-constexpr int W = 16;
+constexpr int W = 16;  // lanes of a vector
 #elif defined(__AVX2__)
 constexpr int W = 8;
 #else
@@ -21,6 +21,7 @@ constexpr int W = 4;
 #endif
 constexpr int U = kPad / W;  // vectors in a group of kPad lanes
 
+// Vectors of W lanes; F_u and H_u need not be aligned.
 using F = float __attribute__((vector_size(W * 4)));
 using I = int32_t __attribute__((vector_size(W * 4)));
 using Bits = uint32_t __attribute__((vector_size(W * 4)));
@@ -33,7 +34,7 @@ inline void store_f(float* x, F v) { *reinterpret_cast<F_u*>(x) = v; }
 inline F splat(float x) { return F{} + x; }
 inline F select(I mask, F a, F b) { return mask ? a : b; }
 
-// Bit j is lane j of a comparison.
+// A word whose bit j is lane j of a comparison
 inline uint32_t bits_of(I mask) {
 #if defined(__AVX512F__)
   return _mm512_movepi32_mask((__m512i)mask);
@@ -100,13 +101,13 @@ inline F min_f(F x, F m) {
 #endif
 }
 
-// A chunk's entries as vectors of floats; [i] starts at entry i.
+// A chunk's entries as vectors of floats; z[i] has the entries i ... i + W - 1.
 template <class T, F (*kLoad)(const T*), bool kNext = true>
 struct VectorsOf {
   const T* x;
   F operator[](int i) const { return kLoad(x + i); }
   const T* next;
-  // Prefetches the row's next chunk while this one is computed.
+  // Prefetches the row's next chunk while this one is computed. kNext: there is a next chunk to prefetch.
   void prefetch(int i) const {
     if (kNext) __builtin_prefetch(next + i);
   }
@@ -122,7 +123,7 @@ inline auto with_vectors(const Entries& z, Run run) {
   return run(VectorsOf<float, load_f>{x, static_cast<const float*>(z.next)});
 }
 
-// 2^f for |f| <= 1/2, relative error below 8e-8.
+// 2^f for |f| <= 1/2, with a relative error below 8e-8
 inline F exp2_poly(F f) {
   F r = splat(1.3276472454890609e-03f);
   r = r * f + 9.675540961325169e-03f;
@@ -132,8 +133,8 @@ inline F exp2_poly(F f) {
   return r * f + 1.0f;
 }
 
-// 2^y; NaN stays NaN. Callers must drop the results for y far below kLeastExponent (Exponent::least). kUpTo0: no y is
-// above 0.
+// 2^y; NaN stays NaN. If y may be far below kLeastExponent, callers must drop the result (Exponent::least). kUpTo0: no
+// y is above 0.
 template <bool kUpTo0 = false>
 inline F exp2_f(F y) {
 #if defined(__AVX512F__)
@@ -154,7 +155,7 @@ constexpr float kLog2e = 1.44269504088896341f;
 // may overflow.
 struct Exponent {
   float half, twice;
-  float least;  // logits below it count as weight 0: they are not kept, or their y is below kLeastExponent
+  float least;  // logits below it have weight 0: they are not kept, or their exponent is below kLeastExponent
   Exponent(float max, float scale, float cutoff) : half(0.5f * max), twice(2 * scale * kLog2e), least(cutoff) {
     const float z = max + kLeastExponent / (scale * kLog2e);
     if (z > cutoff) least = z;
@@ -162,7 +163,8 @@ struct Exponent {
   F operator()(F z) const { return (z * 0.5f - half) * twice; }
 };
 
-// Four accumulators hide the latency of the adds; they and the lanes are combined in one fixed order.
+// A sum. Four accumulators hide the latency of the additions. The accumulators and their lanes are combined in one
+// fixed order.
 constexpr int A = 4;
 struct Sum {
   F lane[A] = {};
@@ -174,7 +176,7 @@ struct Sum {
   }
 };
 
-// Calls step(index, accumulator) for every vector of n lanes. The accumulators take turns.
+// Calls step(index of the first entry, accumulator) for every vector of n entries. The accumulators take turns.
 template <class Step>
 __attribute__((always_inline)) inline void for_vectors(int n, Step step) {
   const int vectors = padded(n) / W;
@@ -205,7 +207,7 @@ inline F log_f(F x) {
 
 using D = double __attribute__((vector_size(W * 4)));
 
-// The lower and the upper half of the lanes of x, in float64
+// low(x), high(x): the lower and the upper half of the lanes of x, in float64
 inline D low(F x) {
 #if defined(__AVX512F__)
   return (D)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)x));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The SIMD kernels that compare: the largest logits of a chunk, those that reach a threshold, and their weights
+// The SIMD kernels that compare: they find the largest logits of a chunk and those that reach a threshold, and sum
+// their weights
 #pragma once
 
 #include "simd.h"
@@ -68,9 +69,9 @@ Spread spread(const Entries& entries, int n, float max) {
       for (int u = 0; u < U; ++u) {
         z.prefetch(i + u * W);
         const F x = z[i + u * W];
-        const I finite = x > -HUGE_VALF;  // not so beyond the row
+        const I finite = x > -HUGE_VALF;  // false in the padding after the row
         count += __builtin_popcount(bits_of(finite));
-        const F y = select(finite, x, splat(max));  // an entry at no distance adds nothing
+        const F y = select(finite, x, splat(max));  // the distance of `max` is 0, which adds nothing
         const D distances[] = {double(max) - low(y), double(max) - high(y)};
         for (int h = 0; h < 2; ++h) {
           sum[2 * u + h] += distances[h];

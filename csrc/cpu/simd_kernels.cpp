@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled once per instruction set (-DSPECDEC_ISA=avx512 ...), so it includes nothing with external linkage:
-// an inline function shared with other files could carry this file's instructions to a CPU that lacks them.
+// Compiled once per instruction set (-DSPECDEC_ISA=avx512 ...). So the functions here, and those in simd.h and the simd
+// headers below, have no external linkage (simd_weights.h has an exception). The linker keeps one copy of an inline
+// function that several files share; if it kept this file's, a CPU could run instructions that it lacks.
 #include "simd_filters.h"
 #include "simd_race.h"
 #include "simd_weights.h"
@@ -8,7 +9,7 @@
 namespace specdec {
 namespace {
 
-// x where the lowest bits are set, else -inf
+// Lane j of x if bit j is set, else -inf
 inline F allowed(F x, uint32_t bits) {
 #if defined(__AVX512F__)
   return (F)_mm512_mask_blend_ps(__mmask16(bits), (__m512)splat(-HUGE_VALF), (__m512)x);
@@ -19,7 +20,7 @@ inline F allowed(F x, uint32_t bits) {
 #endif
 }
 
-// The largest lane of all accumulators
+// The largest lane of all accumulators m
 inline float largest(const F (&m)[A]) {
   const F all = max_f(max_f(m[0], m[1]), max_f(m[2], m[3]));
   float out = all[0];
@@ -28,7 +29,8 @@ inline float largest(const F (&m)[A]) {
   return out;
 }
 
-// Writes n entries as floats, and returns the largest, NaN aside
+// Writes n entries as floats. If kMasked, those whose bit in `words` is not set become -inf. If kMax, returns the
+// largest, NaN aside.
 template <bool kMasked, bool kMax, class T, F (*kLoad)(const T*), bool kNext>
 inline float copy_as(VectorsOf<T, kLoad, kNext> z, int n, const uint32_t* words, float* buf) {
   constexpr int kWord = 32, kLine = 64 / sizeof(T);  // entries of a word of the mask, and of a line of the cache
@@ -89,13 +91,13 @@ float exp_sum(const Entries& entries, int n, float max, float scale, float cutof
     return sum_over(n, [=](int i) {
       z.prefetch(i);
       const F x = z[i];
-      return select(x < exponent.least, F{}, exp2_f<true>(exponent(x)));  // so a NaN reaches the sum
+      return select(x < exponent.least, F{}, exp2_f<true>(exponent(x)));  // false for NaN, so a NaN reaches the sum
     });
   });
 }
 
 constexpr float kLn2 = 0.69314718055994531f;
-constexpr float kNothing = -200.0f;  // 2^y is 0 here; lower y are raised to it, since y 2^y is NaN at -inf
+constexpr float kNothing = -200.0f;  // 2^y is 0 for this y. Lower y are raised to it: at -inf, y 2^y would be NaN
 
 ExpSums exp_sums(const Entries& entries, int n, float max, float scale, float cutoff) {
   const Exponent exponent(max, scale, cutoff);
@@ -182,7 +184,7 @@ double total(const float* p, int n) {
   return total(sum[0]);
 }
 
-// sum += (p - t q)+ of N vectors
+// add_under(): sum += (p - t q)+ over N vectors
 #if defined(__AVX2__)
 template <int N>
 __attribute__((always_inline)) inline F under(const float* p, const float* q, F t) {
@@ -198,7 +200,7 @@ inline void add_under(const float* p, const float* q, F t, D& sum) {
   const F x = under<N>(p, q, t);
   sum += low(x) + high(x);
 }
-#else  // without an instruction that rounds p - t q once
+#else  // no instruction rounds p - t q only once: in float64
 inline D above_0(D x) {
 #if defined(__SSE2__)
   return (D)_mm_max_pd((__m128d)x, (__m128d)D{});

@@ -8,13 +8,13 @@
 
 namespace specdec {
 
-// Kernels work on whole groups of kPad lanes; load() fills the tail with a value that carries no mass.
+// Kernels work on whole groups of kPad entries. load() pads the last group with a value that has no mass.
 constexpr int kPad = 16;
 constexpr int padded(int64_t n) { return int((n + kPad - 1) / kPad * kPad); }
 
-constexpr int kThresholds = 8;
+constexpr int kThresholds = 8;  // tried in one pass of a search for a filter's cutoff
 
-// Entries of a chunk: in a row of any dtype, or float32 in a buffer. Kernels read whole groups of kPad.
+// The entries of a chunk: in place in a row of any dtype, or in a buffer as float32. Kernels read whole groups of kPad.
 struct Entries {
   const void* data;
   const void* next;  // the row's next chunk, which kernels prefetch; null: the copy into a buffer has done so
@@ -31,10 +31,10 @@ struct Entries {
 
 struct ChunkMax {
   float max;  // ignores NaN
-  bool bad;   // a NaN or +inf was seen
+  bool bad;   // whether an entry is NaN or +inf
 };
 
-// Sums over a chunk, with x = (z - max) * scale
+// Sums over a chunk, with x = (z - max) * scale for a logit z
 struct ExpSums {
   float sum, surprise;  // sums of exp(x), -x exp(x)
 };
@@ -43,7 +43,7 @@ struct GapSums {
   float surprise_p, surprise_q;  // sums of -x p, -x q
 };
 
-// A race (core/race.h) among ids from `first` on, which is even, for keys of at least `least`
+// A race (core/race.h) among the ids from `first` on. `first` must be even. Only keys of at least `least` matter.
 struct Racing {
   int64_t seed, position, first;
   double least;
@@ -51,12 +51,13 @@ struct Racing {
 
 struct RowKernels {
   const char* isa;
-  // n entries as floats: in place if possible, else in buf [padded(total)], which holds `pad` from n on. total >= n.
+  // Returns n entries as floats: in place if possible, else in buf [padded(total)], which has `pad` from n on. total >=
+  // n.
   const float* (*load)(const Entries& z, int n, int total, float pad, float* buf);
-  // Writes n entries as floats to buf [padded(n)], then -inf. Those whose bits in `words`, if not null, are not set
-  // become -inf. Returns the largest, NaN aside. buf may be where z is.
+  // Writes n entries as floats to buf [padded(n)], then -inf. If `words` is not null, entries whose bit in it is not
+  // set become -inf. Returns the largest entry written, NaN aside. buf may be the memory of z.
   float (*copy)(const Entries& z, int n, const uint32_t* words, float* buf);
-  // `lanes` [kPad], if not null, become the maxima of the entries at the same place in a group of kPad.
+  // If `lanes` [kPad] is not null, lanes[j] becomes the largest of the entries i with i % kPad = j.
   ChunkMax (*chunk_max)(const Entries& z, int n, float* lanes);
   float (*max)(const Entries& z, int n);  // ignores NaN
   // sum of exp((z - max) * scale) over z >= cutoff; no z may be above max. NaN if an entry is NaN.
@@ -73,10 +74,11 @@ struct RowKernels {
   float (*subtract)(float* w, const float* q, int n, float m, float s, float cap);
   // w = m * w; returns the sum
   float (*scale)(float* w, int n, float m);
-  // w holds p and becomes the weights of a mixture of p and q, in which q is kept where score_row >= threshold. Returns
-  // the sum.
+  // w has p and becomes the weights of a mixture of p and q (core/mixture.h), not capped: (of_p p + f q)+. The factor f
+  // is `kept` where score_row >= threshold, else `removed`. Returns the sum.
   float (*mix)(float* w, const float* q, const float* score_row, int n, float threshold, float of_p, float kept,
                float removed);
+  // the same for a capped mixture: (m max(min(q, of_q p), of_p p) - minus q)+
   float (*cap)(float* w, const float* q, int n, float of_q, float of_p, float m, float minus);
   // sum of q, as draft() makes it, where score_row is not >= threshold
   float (*deferred)(const float* q, const float* score_row, int n, float threshold);
@@ -86,17 +88,21 @@ struct RowKernels {
   float (*prob_entropy)(const float* p, int n);
   // the sums for two rows of logits, with -inf beyond their ends
   GapSums (*gap)(const float* z_p, const float* z_q, int n, const RowStats& stats_p, const RowStats& stats_q);
+  // the number of entries > least
   int (*above)(const float* z, int n, float least);
-  // bit i of `bits` [32]: z[i] >= least. Returns how many hold. The padding must be NaN.
+  // sets bit i % 32 of bits[i / 32], bits [kChunk / 32], to z[i] >= least; returns how many bits are set. The padding
+  // must be NaN.
   int (*reach)(const float* z, int n, float least, uint32_t* bits);
+  // the sum in float64
   double (*total)(const float* p, int n);
   // sum (p - t q)+ for every candidate t, as accurate as pair_sums.h demands
   void (*clipped_sums)(const float* p, const float* q, int n, const float* t, double* out);
   // indices of lo <= z < below, ascending; returns how many
   int (*find)(const float* z, int n, float lo, float below, int* out);
   Spread (*spread)(const Entries& z, int n, float max);  // of the finite entries
-  // Indices, ascending, of entries that may have a key of at least race.least; returns how many. Keys are relative to
-  // stats->max. stats: null for probabilities. If race.least is above -60, no weight below 2^-126 is among them.
+  // Writes to `out` the indices, ascending, of all entries that may have a key of at least race.least; returns how
+  // many. Keys are relative to stats->max. stats: null for probabilities. A weight below 2^-126 may count as 0; if
+  // race.least is above -60, no entry is missed for that reason.
   int (*racers)(const Entries& z, int n, const RowStats* stats, const Racing& race, int* out);
   // sums of exp((z - max) * scale) over z >= t, for kThresholds t at once
   void (*kept_sums)(const float* z, int n, float max, float scale, const float* t, float* out);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The SIMD kernel of the race (core/race.h). Few entries can beat the best key so far. So an entry is tested first by
-// the upper word of its uniform, without a logarithm.
+// The SIMD kernel of the race (core/race.h). Few entries can beat the best key so far. So each entry is first tested
+// with the upper word of its uniform, without a logarithm.
 #pragma once
 
 #include "../core/philox.h"
@@ -25,8 +25,9 @@ inline Q product(Q x, uint32_t m) {
 #endif
 }
 
-// The upper 32 bits of the noise's uniforms (core/philox.h) of the ids id ... id + W - 1. `id` is even, since a Philox
-// block serves two ids. A 64-bit lane computes one block in its lower half; upper halves hold anything until the end.
+// The upper 32 bits of the uniforms (core/philox.h) for the noise of the ids id ... id + W - 1. `id` must be even,
+// since one Philox block has the uniforms of two ids. Each 64-bit lane computes one block in its lower half. The upper
+// halves hold arbitrary bits until the end.
 inline Bits upper_words(uint64_t seed, uint64_t position, uint64_t id) {
   Q w0, w1 = Q{} + position, w2 = Q{} + (position >> 32), w3 = Q{} + uint64_t(kDomainNoise);
   for (int j = 0; j < W / 2; ++j) w0[j] = id / 2 + j;
@@ -41,17 +42,19 @@ inline Bits upper_words(uint64_t seed, uint64_t position, uint64_t id) {
   return (Bits)((w0 & 0xffffffffu) | w2 << 32);
 }
 
-// weight(i): the exp of race_weight() of the W entries from i on
+// Writes the indices of the entries that may have a key of at least race.least, and returns how many. weight(i): the
+// exp of race_weight() of the W entries from i on.
 template <class Weight>
 inline int racers_by(int n, const Racing& race, Weight weight, int* out) {
-  // A lower bound of E = -ln u is 1 - u, and a key of at least `least` needs E <= weight(i) e^-least. Both sides are in
-  // units of 2^-31. The right one is raised by 2^-10, far more than its relative error.
+  // The noise is -ln E with E = -ln u >= 1 - u. A key of at least `least` needs E <= weight(i) e^-least, so the test is
+  // 1 - u <= weight(i) e^-least, in units of 2^-31. The right side is raised by the factor 1 + 2^-10, far more than its
+  // relative error.
   const float most = float(__builtin_exp(-race.least) * (0x1p31 * (1 + 0x1p-10)));
   int count = 0;
   for (int i = 0; i < n; i += W) {
     const Bits rest = ~upper_words(uint64_t(race.seed), uint64_t(race.position), uint64_t(race.first + i));
     const F above = __builtin_convertvector((I)(rest >> 1), F);
-    uint32_t some = bits_of(~(above > weight(i) * most));  // also where 0 * inf is NaN
+    uint32_t some = bits_of(~(above > weight(i) * most));  // also true where 0 * inf is NaN
     if (n - i < W) some &= (1u << (n - i)) - 1;
     for (; some; some &= some - 1) out[count++] = i + __builtin_ctz(some);
   }

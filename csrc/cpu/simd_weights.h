@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The SIMD kernels for weights: of a draft, after a subtraction, of a mixture. Only functions of F have external
-// linkage; F is a different type in each instruction set, so they cannot be mixed up (simd_kernels.cpp).
+// The SIMD kernels for weights: those of a draft row, those after a subtraction, those of a mixture. Only functions
+// with F in their type have external linkage. F is a different type in each instruction set, so the linker cannot
+// confuse their copies (simd_kernels.cpp).
 #pragma once
 
 #include "../core/weight.h"

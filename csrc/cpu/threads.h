@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch's threads. parallel_for rethrows an exception of one of them, because torch would drop its text.
+// Loops on torch's threads. If a thread throws, parallel_for() rethrows its exception in the calling thread; torch's
+// own parallel_for would drop the text.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -9,7 +10,7 @@
 
 namespace specdec {
 
-// Calls f(first, last) for parts of [begin, end) of at least `grain`.
+// Calls f(first, last) for parts of [begin, end), each of at least `grain` indices.
 template <class F>
 void parallel_for(int64_t begin, int64_t end, int64_t grain, const F& f) {
   std::exception_ptr thrown;
@@ -25,7 +26,7 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, const F& f) {
   if (thrown) std::rethrow_exception(thrown);
 }
 
-// Calls f(c) for every chunk, on one thread or on all.
+// Calls f(c) for every chunk, on all threads if `wide`, else on this thread.
 template <class F>
 void for_chunks(bool wide, int64_t chunks, const F& f) {
   if (!wide) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled without fused multiply-adds: each operation is rounded, as if the changed row were written out.
+// Compiled without fused multiply-adds: each operation is rounded, as it would be if the changed row were computed with
+// separate tensor operations.
 #include "views.h"
 
 #include <algorithm>
@@ -7,14 +8,14 @@
 namespace specdec {
 namespace {
 
-// A list of ascending ids. Its pads, -1 or INT32_MAX, come last.
+// A list of ascending ids. Padding, -1 or INT32_MAX, comes last; it counts as larger than every id.
 template <class IdAt>
 struct Ascending {
   IdAt id_at;
   int64_t n;
 
   bool below(int64_t j, int64_t v) const { return int64_t(uint32_t(id_at(j))) < v; }
-  // The first place in [first, last) whose id is not below v
+  // The first place in [first, last) whose id is not below v; `last` if there is none
   int64_t search(int64_t v, int64_t first, int64_t last) const {
     while (first < last) {
       const int64_t middle = (first + last) / 2;
@@ -22,7 +23,7 @@ struct Ascending {
     }
     return first;
   }
-  // The first place in [0, n) whose id is not below v. `near` is a guess, usually right.
+  // The first place in [0, n) whose id is not below v; n if there is none. `near` is a guess that is usually right.
   int64_t from(int64_t v, int64_t near) const {
     if (near > n || (near > 0 && !below(near - 1, v))) return search(v, 0, std::min(near, n));
     return near == n || !below(near, v) ? near : search(v, near, n);
@@ -54,7 +55,7 @@ auto biased(const View& view, const Bias::Entry* bias) {
   return Ascending{[bias](int64_t j) { return bias[j].id; }, view.of->bias.n};
 }
 
-// Calls f(token, position) for the tokens of a window, last to first.
+// Calls f(token, position) for the tokens of the window that ends at position `from`, last to first.
 template <class F>
 void for_window(const View& view, int64_t from, const F& f) {
   const Window& window = view.of->window;
@@ -68,8 +69,8 @@ int64_t count_of(const View& view, int64_t v, int64_t n) {
   return count;
 }
 
-// Penalises an entry, or several. Signs and counts are unpredictable, so there are no branches: a factor of 1 or a term
-// of 0 changes nothing.
+// Penalises one entry (T is float) or four (T is a vector). Signs and counts are unpredictable, so there are no
+// branches: a factor of 1 or a term of 0 changes nothing.
 template <class T>
 T penalised(T e, T count, const Amounts& by) {
   const T none{}, one = none + 1.0f, r = none + by.repetition;

@@ -7,13 +7,14 @@
 
 namespace specdec {
 
-// Lenience with a greedy target: p1(d) >= l max p1, where p1 is the softmax at T = 1 (Leviathan et al. 2023, A.5).
+// Lenience with a greedy target: accepts draft d if p1(d) >= l max p1, where p1 is the softmax at T = 1 (Leviathan et
+// al. 2023, A.5).
 SPECDEC_HD bool lenient_argmax(const Dist& p, int64_t d, double l) {
   return d < p.row.V && double(p.row.entry(d)) - p.stats.max >= log(l);
 }
 
-// Medusa's typical acceptance (Cai et al. 2024): p(d) > min(eps, delta exp(-H(p))). The entropy is computed only if its
-// bounds, 0 <= exp(-H) <= max p, do not decide the test.
+// Medusa's typical acceptance (Cai et al. 2024): accepts draft d if p(d) > min(eps, delta exp(-H(p))), where H is the
+// entropy. The entropy is computed only if its bounds, 0 <= exp(-H) <= max p, do not decide the test.
 template <class Executor>
 SPECDEC_WALK bool typical(Executor& executor, const Dist& p, double p_d, double eps, double delta) {
   if (p_d > eps) return true;
@@ -22,8 +23,8 @@ SPECDEC_WALK bool typical(Executor& executor, const Dist& p, double p_d, double 
   return p_d > delta * exp(-executor.entropy(p));
 }
 
-// TensorRT-LLM's relaxed acceptance under p1, the softmax at T = 1 without filters: p1(d) > 0, p1(d) >= max p1 - delta,
-// and fewer than n ids are more probable than d.
+// TensorRT-LLM's relaxed acceptance. It accepts draft d if p1(d) > 0, p1(d) >= max p1 - delta, and fewer than n ids are
+// more probable than d. p1 is the softmax at T = 1 without filters.
 template <class Executor>
 SPECDEC_WALK bool among_top(Executor& executor, const Dist& p, int64_t d, double n, double delta) {
   const Dist p1 = unscaled(executor, p);
@@ -40,7 +41,7 @@ SPECDEC_WALK bool accept_by_target(Executor& executor, Rule rule, const Alpha& a
     case Rule::kTypical: return typical(executor, p, p.prob(d), alpha.first, alpha.second);
     case Rule::kRelaxed: return among_top(executor, p, d, alpha.first, alpha.second);
     case Rule::kThresholds:
-      return p.prob(d) >= alpha.first || u * alpha.second < p.prob(d);  // as SGLang in a tree with one child per node
+      return p.prob(d) >= alpha.first || u * alpha.second < p.prob(d);  // as SGLang does if each node has one child
     default: return false;
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Speculative cascades (Narasimhan et al. 2024). Every test has the form "keep the draft iff", so that NaN defers to
+// Speculative cascades (Narasimhan et al. 2024). Every test has the form "keep the draft if x <= y", so a NaN defers to
 // the target.
 #pragma once
 
@@ -9,8 +9,10 @@
 
 namespace specdec {
 
-// Whether pi = q: the draft's expected loss exceeds the target's by at most alpha (kOpt, kOptLog: alpha TV(p, q)). The
-// expected loss is 1 - max under the 0-1 loss, and the entropy under the log loss. Chow's rules take the target's as 0.
+// Whether pi = q. That is the case if the draft's expected loss exceeds the target's by at most alpha; for kOpt and
+// kOptLog, by at most alpha TV(p, q). The expected loss of a distribution is its entropy for the rules with "Log" in
+// their name (log loss), else 1 minus its largest probability (0-1 loss). Chow's rules take the target's expected loss
+// as 0.
 template <class Executor>
 SPECDEC_WALK bool keeps_row(Executor& executor, Rule rule, double alpha, const Dist& p, const Dist& q) {
   const bool of_log = rule == Rule::kChowLog || rule == Rule::kDiffLog || rule == Rule::kOptLog;
@@ -24,11 +26,13 @@ SPECDEC_WALK bool keeps_row(Executor& executor, Rule rule, double alpha, const D
     return false;  // a probability row must be read to find that it is invalid
   }
   if (rule != Rule::kOpt && rule != Rule::kOptLog) return confidence_gap <= alpha;
-  if (!(confidence_gap > 0) || !(confidence_gap <= alpha)) return confidence_gap <= 0;  // TV lies in [0, 1]
+  // TV is in [0, 1], so in these cases it need not be computed.
+  if (!(confidence_gap > 0) || !(confidence_gap <= alpha)) return confidence_gap <= 0;
   return confidence_gap <= alpha * (p.kind == Kind::kOneHot ? 1 - draft_prob(q.prob(p.hot)) : executor.tv(p, q));
 }
 
-// pi(v) = (q(v) if the rule keeps v, else 0) + eta p(v), where eta is the mass of q on ids that are not kept.
+// Sets pi(v) = (q(v) if the rule keeps v, else 0) + eta p(v), where eta is the mass of q on ids that are not kept. If a
+// row is invalid, pi stays p.
 template <class Executor>
 SPECDEC_WALK void token_rule(Executor& executor, Rule rule, double alpha, const Dist& p, const Dist& q, RuleDist& pi) {
   const Dist p1 = unscaled(executor, p);

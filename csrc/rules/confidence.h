@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model's confidence, measured on its softmax at T = 1 without filters, not on the distribution that is sampled from.
+// A model's confidence. It is measured on the softmax at T = 1 without filters, not on the distribution that is sampled
+// from.
 #pragma once
 
 #include "../core/arguments.h"
@@ -28,12 +29,13 @@ SPECDEC_WALK double largest(Executor& executor, const Dist& d) {
   return d.kind == Kind::kLogits && !d.row.repeats() ? exp(-double(d.stats.log_norm)) : executor.largest_prob(d);
 }
 
-// The threshold for entries of d, logits or probabilities: those at or above it have at least `share` of the largest
-// probability, `largest`. NaN if `share` is NaN.
+// The threshold for d's entries (logits or probabilities) that have at least `share` times `largest`, the largest
+// probability. NaN if `share` is NaN.
 SPECDEC_HD float threshold_at(const Dist& d, double largest, double share) {
   if (share <= 0) return -HUGE_VALF;
   if (d.kind != Kind::kLogits) return float(share * largest);
-  const double above = d.row.repeats() ? log(largest) + d.stats.log_norm : 0;  // entries of one id add up
+  // If entries of one id add up, `largest` may exceed the probability of the largest entry.
+  const double above = d.row.repeats() ? log(largest) + d.stats.log_norm : 0;
   return float(d.stats.max + above + log(share));
 }
 

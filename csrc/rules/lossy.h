@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lossy speculative sampling (Tran-Thien 2023): pi = max(min(q, c p), p / beta) with c = 1 / (1 - alpha). pi sums to 1
 // for the beta >= 1 that solves U(beta) = beta R, where U(t) = sum (p - t q)+ and R = sum (q - c p)+. The search uses a
-// Bracket: its chord meets t R at or after the root, and the lines extended into it from outside meet t R at or before.
+// Bracket (core/bracket.h). U lies below the bracket's chord, so the chord meets the line t R at or after the root. U
+// lies above the extended neighbouring chords, so they meet the line t R at or before the root.
 #pragma once
 
 #include "../core/residual.h"
@@ -10,7 +11,7 @@
 
 namespace specdec {
 
-// 1 / beta, in [0, 1]; NaN if a row is invalid. `subtraction` is scratch space in the executor's memory.
+// Returns 1 / beta, in [0, 1]; NaN if a row is invalid. `subtraction` is scratch space in the executor's memory.
 template <class Executor>
 SPECDEC_WALK double lossy_scale(Executor& executor, const Dist& p, const Dist& q, double alpha,
                                 Subtraction& subtraction) {
@@ -26,7 +27,7 @@ SPECDEC_WALK double lossy_scale(Executor& executor, const Dist& p, const Dist& q
   if (!(mass.p > 0 && mass.q > 0)) return NAN;
   if (!(R > FLT_MIN)) return 0;
 
-  // The t at which the line through x with this slope meets t R
+  // The t at which the line through x with this slope meets the line t R
   const auto meets = [=](const Point& x, double slope) { return x.t + (x.under - x.t * R) / (R - slope); };
   Bracket bracket;
   Candidates at{{1, 1.5f, 3, 12}, {}};

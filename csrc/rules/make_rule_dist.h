@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules that replace p by a distribution pi = T(q, p). pi is made in two steps, because the part that needs a pass
-// over V is often not used.
+// The rules that replace p by a distribution pi made from p and q. pi is made in two steps, because the step that needs
+// a pass over V can often be skipped.
 #pragma once
 
 #include "cascade.h"
@@ -8,7 +8,8 @@
 
 namespace specdec {
 
-// The first step. p and q must be valid, and pi.dist must be p.
+// The first step: make_rule_dist(). p and q must be valid, and pi.dist must be p. Leaves pi = p if that is the rule's
+// result.
 template <class Executor>
 SPECDEC_WALK void make_rule_dist(Executor& executor, Rule rule, double alpha, const Dist& p, const Dist& q,
                                  RuleDist& pi) {
@@ -19,10 +20,10 @@ SPECDEC_WALK void make_rule_dist(Executor& executor, Rule rule, double alpha, co
     case Rule::kDiffLog:
     case Rule::kOpt:
     case Rule::kOptLog:
-      if (q.kind == Kind::kOneHot && q.beyond(p.row.V)) return;  // pi is p; the code below would find the same
+      if (q.kind == Kind::kOneHot && q.beyond(p.row.V)) return;  // pi is p; the code below would give the same result
       if (!keeps_row(executor, rule, alpha, p, q)) return;
       return once(executor, [&] {
-        pi.mixed = pi.open = q.beyond(p.row.V);  // q's mass beyond p's vocabulary goes to p
+        pi.mixed = pi.open = q.beyond(p.row.V);  // q's mass on ids >= V is spread in proportion to p
         if (pi.mixed)
           pi.mixture.q = q, pi.mixture.of_p = 0, pi.mixture.of_q = 1;
         else
@@ -47,7 +48,8 @@ SPECDEC_WALK void make_rule_dist(Executor& executor, Rule rule, double alpha, co
   }
 }
 
-// The second step: the sum over V. `subtraction` is scratch space in the executor's memory.
+// The second step: complete() adds the term of of_p that is a sum over V. If a row is invalid, pi becomes p.
+// `subtraction` is scratch space in the executor's memory.
 template <class Executor>
 SPECDEC_WALK void complete(Executor& executor, double alpha, RuleDist& pi, Subtraction& subtraction) {
   if (!pi.open) return;

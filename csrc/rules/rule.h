@@ -15,7 +15,7 @@ struct Range {
   SPECDEC_HD bool holds(double x) const {
     return (closed_below ? x >= least : x > least) && (closed_above ? x <= most : x < most);
   }
-  // x clamped to the range, the default for NaN. A bad value on a device cannot raise an error.
+  // x clamped to the range; the default if x is NaN. Used because a bad value in device memory cannot raise an error.
   SPECDEC_HD double nearest(double x) const {
     if (holds(x)) return x;
     return x >= most    ? (closed_above ? most : most - 0x1p-24)
@@ -24,7 +24,7 @@ struct Range {
   }
 };
 
-// The ranges in the table below. A second parameter that a rule does not use has any().
+// The ranges used in the table below. If a rule has no second parameter, its range is any().
 SPECDEC_HD Range unit(double otherwise = 0) { return {0, 1, otherwise}; }
 SPECDEC_HD Range below_one(double otherwise = 0) { return {0, 1, otherwise, true, false}; }
 SPECDEC_HD Range positive() { return {0, 1, 1, false}; }
@@ -89,11 +89,11 @@ struct Alpha {
   double first, second;
 };
 
-// The rule and parameters of each request, as tensors or as one number for all
+// The rule and parameters of each request: tensors, or one number for all requests
 struct Rules {
   Ints rule;                                      // [B]
   Floats alpha, second;                           // [B]
-  int64_t per_position = 0;                       // synthetic: the stride between positions' rates
+  int64_t per_position = 0;                       // synthetic: the stride between the rates of two positions
   int64_t number = 0;                             // the code of one rule for all
   float alpha_number = NAN, second_number = NAN;  // NaN: the default
 
@@ -102,6 +102,7 @@ struct Rules {
   SPECDEC_HD int64_t code(int64_t b) const { return rule ? rule[b] : number; }
   SPECDEC_HD float alpha_of(int64_t b) const { return alpha ? alpha[b] : alpha_number; }
   SPECDEC_HD float second_of(int64_t b) const { return second ? second[b] : second_number; }
+  // The rule given for request b; kExact if its code is unknown
   SPECDEC_HD Rule asked(int64_t b) const {
     const int64_t asked = code(b);
     return asked > 0 && asked < kRules ? Rule(asked) : Rule::kExact;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes accept's parameters from its tensors, on any device. Run then does the work.
+// Makes accept's parameters from its tensors, on any device. The template parameter Run then does the work.
 #pragma once
 
 #include "../../binding/check.h"
@@ -8,8 +8,8 @@
 
 namespace specdec {
 
-// Probabilities of any floating-point dtype. Integers are ids: a one-hot draft has probability 1, and a missing one
-// (below 0) has 0.
+// An array of probabilities of any floating-point dtype. An array of integers has draft token ids instead: an id >= 0
+// stands for a one-hot draft, with probability 1, and a negative id for no draft, with probability 0.
 struct Probs {
   enum Type : int32_t { kFloat, kDouble, kHalf, kBrain, kInt, kLong };
   const void* data = nullptr;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spreads a budget of drafts over a batch: the slots of largest survival, each request's a prefix.
+// Spreads a budget of drafts over a batch. A slot is one draft of one request. Its survival is the probability that
+// this draft and all before it are accepted. The slots of largest survival are kept; those of a request are a prefix of
+// its drafts.
 //
-// Slots are ordered by a key: survival, then position, then request, the best first. Survival falls along a request
-// (where it rises, what stood before counts), so keys rise, and slots up to any key are prefixes. A radix search finds
-// the key of the last slot that is taken. Its eight digits have eight bits each.
+// Slots are ordered by a key: survival, then position, then request. The best slot has the smallest key. Along a
+// request, survival falls; if it rises, the smallest value so far counts. So keys rise, and the slots up to any key are
+// a prefix of each request. A radix search finds the key of the last slot that is taken, as eight digits of eight bits.
 //
-// Lanes share the work: the threads of a block, or one on the CPU. All of them together call sync(), and scan(x), which
-// sums over the lanes before this one and over all.
+// Lanes share the work: the threads of a block in CUDA, one lane on the CPU. All lanes together must call sync() and
+// scan(x), which returns the sums of x over the lanes before this one and over all.
 #pragma once
 
 #include <cmath>
@@ -32,8 +34,8 @@ struct Budget {
 };
 
 struct SlotSearch {
-  int count[kSlotDigits];  // slots by their digit
-  int digit, before;       // the digit of the last slot taken, and how many slots have smaller ones
+  int count[kSlotDigits];  // how many slots have each digit
+  int digit, before;       // the digit of the last slot taken, and how many slots have a smaller one
 };
 
 // Calls visit(key) for the slots of request b in their order, until it returns false.
@@ -56,13 +58,14 @@ SPECDEC_HD int count_slots(const Budget& a, const Lanes& lanes) {
   return lanes.scan(n).total;
 }
 
-// The `wanted`-th smallest key. At least one, and fewer than all, are wanted.
+// The `wanted`-th smallest key, or a key between it and the next one. `wanted` is at least 1 and less than the number
+// of slots.
 template <class Lanes>
 SPECDEC_HD uint64_t find_last(const Budget& a, int wanted, SlotSearch& s, const Lanes& lanes) {
   uint64_t found = 0, known = 0;  // the key's digits so far, and their mask
   for (int shift = 56; shift >= 0; shift -= 8) {
     const uint64_t mask = uint64_t{kSlotDigits - 1} << shift;
-    if (shift < 32 && (a.B * a.G - 1) >> shift == 0) {  // no slot has other bits than 0 here
+    if (shift < 32 && (a.B * a.G - 1) >> shift == 0) {  // these bits are 0 in all keys
       known |= mask;
       continue;
     }
@@ -96,7 +99,7 @@ SPECDEC_HD uint64_t find_last(const Budget& a, int wanted, SlotSearch& s, const 
 template <class Lanes>
 SPECDEC_HD void spread(const Budget& a, SlotSearch& s, const Lanes& lanes) {
   const int slots = count_slots(a, lanes);
-  // Without a search for a budget of 0, which has no last slot, or for one that all slots fit
+  // There is no search if the budget is 0, which has no last slot, or if all slots fit.
   const bool none = a.total == 0;
   const uint64_t last = none || a.total >= slots ? UINT64_MAX : find_last(a, int(a.total), s, lanes);
   for (int64_t b = lanes.lane(); b < a.B; b += Lanes::kWidth) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Merges K drafts into one prefix tree (SpecInfer, Miao et al. 2023; SpecTr, Sun et al. 2023), level by level. Drafts
-// at the same node with the same next token go on together. The first of them is their leader, and new nodes are
-// numbered in the order of their leaders.
+// at the same node with the same next token go on to the same new node. The first of these drafts is their leader. New
+// nodes are numbered in the order of their leaders.
 #pragma once
 
 #include "../../core/arguments.h"
@@ -12,10 +12,10 @@ constexpr int kMaxDrafts = 1024;
 
 // The drafts of one request at one level.
 struct Level {
-  int64_t token[kMaxDrafts];     // less than 0: the draft has ended
+  int64_t token[kMaxDrafts];     // negative: the draft has ended
   int32_t at[kMaxDrafts];        // the draft's node, one level up
   int32_t leader[kMaxDrafts];    // -1: the draft has ended
-  int32_t rank[kMaxDrafts + 1];  // leaders among the drafts before; rank[K]: all leaders
+  int32_t rank[kMaxDrafts + 1];  // the number of leaders among the drafts before; rank[K]: of all leaders
 };
 
 SPECDEC_HD int leader(const Level& s, int k) {

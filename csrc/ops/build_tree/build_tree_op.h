@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes build_tree's parameters from its tensor, on any device. Run then does the work.
+// Makes build_tree's parameters from its tensor, on any device. The template parameter Run then does the work.
 #pragma once
 
 #include <tuple>

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Merges the tokens that a step emitted into the lists that penalties read, in place.
 //
-// A request's work is shared by lanes: the threads of a block, or one on the CPU. All of them together call Lanes'
-// sync(), scan(x), which sums over the lanes before this one and over all, min(x), ids_in(list) and named_before(a, b).
+// Lanes share the work on a request: the threads of a block in CUDA, one lane on the CPU. Some functions of Lanes must
+// be called by all lanes together: sync(); scan(x), the sums of x over the lanes before this one and over all; min(x);
+// ids_in(list), the number of ids in a list, or -1 if it is invalid; named_before(a, b), whether an earlier request has
+// b's list.
 //
-// A list with room is read once (8 bytes an id, 4 a pad); its entries after the first new id are read and written once
-// more (16 bytes each). If ids must leave a full list, its counts are read 2 log2(c + 1) + 3 times more, where c is the
-// largest count that leaves, and its entries once.
+// Memory traffic: a list is read once (8 bytes per id, 4 per -1). Its entries after the first new id are read and
+// written once more (16 bytes each). If ids must leave a full list, its counts are read 2 log2(c + 1) + 3 times more,
+// where c is the largest count that leaves, and its entries once more.
 #pragma once
 
 #include "../../core/penalties.h"
@@ -14,15 +16,16 @@
 
 namespace specdec {
 
-constexpr int kMaxCounted = 1024;                  // tokens of a request in one call
+constexpr int kMaxCounted = 1024;                  // the most tokens of a request in one call
 constexpr int32_t kNoToken = INT32_MAX;            // sorts after every id
 constexpr int64_t kMostCounted = INT32_MAX;        // counts saturate
-constexpr int64_t kMaxHistory = int64_t{1} << 30;  // entries of a list: with new ids too their number fits an int
+constexpr int64_t kMaxHistory = int64_t{1} << 30;  // entries of a list: their number fits an int, even with new ids
 
 // The tokens of one request
 struct StepTokens {
   int32_t sorted[kMaxCounted];
-  // The distinct ids that the list lacks, ascending; how often each was emitted; how many ids of the list are below it
+  // The distinct ids that the list does not have, ascending; how often each was emitted; how many ids of the list are
+  // less
   int32_t id[kMaxCounted], times[kMaxCounted], below[kMaxCounted];
 };
 
@@ -42,7 +45,7 @@ struct CountTokens {
   SPECDEC_HD int64_t token(int64_t b, int i) const { return tokens.at(b * token_strides[0] + i * token_strides[1]); }
 };
 
-// A list that is changed: `length` ids, then -1
+// The list of a request, which is changed: `length` ids, then -1
 struct CountedList {
   int32_t *ids, *counts;
   int length;
@@ -63,7 +66,8 @@ SPECDEC_HD int emitted(const CountTokens& a, int64_t b, const Lanes& lanes) {
   return lanes.min(end);
 }
 
-// Sorts the tokens that count, by a bitonic network. Returns how many entries of `sorted` are set, a power of two.
+// Sorts the tokens that count, by a bitonic network. Other tokens become kNoToken. Returns how many entries of `sorted`
+// are set, a power of two.
 template <class Lanes>
 SPECDEC_HD int sort_tokens(const CountTokens& a, int64_t b, int32_t* sorted, const Lanes& lanes) {
   const int n = emitted(a, b, lanes);
@@ -87,7 +91,7 @@ SPECDEC_HD int sort_tokens(const CountTokens& a, int64_t b, int32_t* sorted, con
   return size;
 }
 
-// Adds the tokens that the list has to its counts. Collects the others in `step`, and returns how many they are.
+// Adds tokens that are in the list to its counts. Collects the other ids in `step`, and returns how many there are.
 template <class Lanes>
 SPECDEC_HD int count_known(const CountedList& list, int size, StepTokens& step, const Lanes& lanes) {
   int fresh = 0;
@@ -113,7 +117,7 @@ SPECDEC_HD int count_known(const CountedList& list, int size, StepTokens& step, 
   return fresh;
 }
 
-// The entries of a list and the new ids, together in ascending order
+// The entries of a list and the new ids, as one sequence in ascending order. A place is an index in this sequence.
 template <class Lanes>
 struct Together {
   const CountedList& list;
@@ -135,7 +139,7 @@ struct Together {
     }
     return first < fresh && place_of_new(first) == place ? step.times[first] : list.counts[place - first];
   }
-  // How many have at most this count
+  // How many entries have at most this count
   SPECDEC_HD int up_to(int64_t count) const {
     int n = 0;
     for (int j = lanes.lane(); j < list.length; j += Lanes::kWidth) n += list.counts[j] <= count;
@@ -144,17 +148,17 @@ struct Together {
   }
 };
 
-// Which entries stay: those with more than `count`, and of those with that count the ones before `end`
+// The entries that stay: those with a larger count than `count`, and those with this count at a place before `end`
 struct Kept {
   int64_t count;
   int end;
 };
 
-// Chooses the entries that stay if `drop` of them must leave: those with the smallest counts, of equal ones the highest
-// ids.
+// Chooses the entries that stay if `drop` of them must leave. Those with the smallest counts leave; among equal counts,
+// the highest ids.
 template <class Lanes>
 SPECDEC_HD Kept choose(const Together<Lanes>& all, int drop) {
-  int64_t below = -1, most = 0;  // the largest count that leaves is in (below, most]
+  int64_t below = -1, most = 0;  // the largest count that leaves is in (below, most] after the loop
   while (most < kMostCounted && all.up_to(most) < drop) below = most, most = 2 * most + 1;
   while (below + 1 < most) {
     const int64_t middle = below + (most - below) / 2;
@@ -204,8 +208,8 @@ SPECDEC_HD int remove_others(const Together<Lanes>& all, const Kept& kept, Count
   return fresh;
 }
 
-// Inserts the new ids, for which the list has room. Entries move from the back, so that each is read before its place
-// is written.
+// Inserts the new ids; the list has room for them. Entries are moved from the back, so that each is read before its
+// memory is written.
 template <class Lanes>
 SPECDEC_HD void insert(const CountedList& list, const StepTokens& step, int fresh, const Lanes& lanes) {
   const int begin = fresh > 0 ? step.below[0] : list.length;
@@ -220,7 +224,8 @@ SPECDEC_HD void insert(const CountedList& list, const StepTokens& step, int fres
   for (int k = lanes.lane(); k < fresh; k += Lanes::kWidth) list.put(step.below[k] + k, step.id[k], step.times[k]);
 }
 
-// Counts the tokens of request b, and returns its status. Of several requests that name one list the first one counts.
+// Counts the tokens of request b, and returns its status. If several requests have the same list, only the first one's
+// tokens count.
 template <class Lanes>
 SPECDEC_HD int32_t count_tokens(const CountTokens& a, int64_t b, StepTokens& step, const Lanes& lanes) {
   const int64_t s = a.list(b);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes count_tokens_'s parameters from its tensors, on any device. Run then does the work.
+// Makes count_tokens_'s parameters from its tensors, on any device. The template parameter Run then does the work.
 #pragma once
 
 #include "../../binding/memory.h"
@@ -8,7 +8,7 @@
 
 namespace specdec {
 
-// Checks that no entry of the lists is another one's, or an argument's.
+// Checks that the lists of ids and counts do not overlap.
 inline void check_lists_apart(const Op& op, const Tensor& ids, const Tensor& counts) {
   const int64_t S = ids.size(0), H = ids.size(1), stride = ids.stride(0);
   if (S == 0 || H == 0) return;
@@ -29,7 +29,7 @@ inline void check_lists_apart(const Op& op, const Tensor& ids, const Tensor& cou
 
 inline void check_values(const Op& op, const CountTokens& a) {
   if (!values_at_hand(op)) return;
-  std::vector<int64_t> named(a.row ? a.S : 0, -1);  // the request of each list
+  std::vector<int64_t> named(a.row ? a.S : 0, -1);  // the request that has each list; -1: none yet
   for (int64_t b = 0; b < a.B; ++b) {
     const int64_t s = a.list(b);
     check(s >= -1 && s < a.S, op, "row must be in [-1, ", a.S, "), got ", s, " at index ", b);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grows a tree of the likeliest paths through independent candidates per level (block drafters such as DFlash; DDTree),
-// best first. All nodes of a level have the same candidates as children.
+// Grows a tree of the likeliest paths, best first (DDTree). Each level has candidate tokens that do not depend on the
+// path, as block drafters such as DFlash give them. So all nodes of a level have the same candidates as children.
 //
 // A node's cost is minus the sum of ln q along its path, summed in float32 from the root on. Nodes are ordered by a
 // key: cost, then level, then rank among the level's candidates, then the number of the parent. A node has two
-// successors, its next sibling and its first child, and both have larger keys. So the node with the smallest key among
-// the successors of all nodes so far is always the next one. A parent has one successor at a time: its next child.
+// successors, its next sibling and its first child, and both have larger keys. So the next node is always the one with
+// the smallest key among the successors of the nodes so far. The frontier holds the keys of these successors: for each
+// parent, that of its next child.
 #pragma once
 
 #include <cmath>
@@ -19,7 +20,8 @@ constexpr int kMaxNodes = 1024;       // of a tree, with its root
 constexpr int kMaxCandidates = 4096;  // of all levels that a tree of `nodes` nodes can reach
 constexpr uint16_t kNoCandidate = UINT16_MAX;
 
-// A place for a node: a child of `parent`, the candidate at `rank` of `level`. Ten bits for each: less than kMaxNodes.
+// The key of a node: the child of `parent` that is the candidate at `rank` of `level`. Level, rank and parent have ten
+// bits each, since they are less than kMaxNodes.
 struct NodeKey {
   uint64_t bits;
   static constexpr uint64_t kNone = UINT64_MAX;
@@ -35,16 +37,16 @@ struct NodeKey {
 
 // Working memory for the tree of one request. A candidate's index is level * K + its index in the level.
 struct GrownTree {
-  float cost[kMaxCandidates];      // infinite: the candidate is left out
+  float cost[kMaxCandidates];      // minus ln q; infinite: the candidate is left out
   uint16_t order[kMaxCandidates];  // the level's candidates by rank, then kNoCandidate
   union {
-    int32_t token[kMaxCandidates];  // while candidates are put in order
+    int32_t token[kMaxCandidates];  // used only while candidates are put in order
     struct {
       uint64_t node[kMaxNodes];      // the key of each node
-      uint64_t frontier[kMaxNodes];  // of the next children, in the order of the executor's frontier
+      uint64_t frontier[kMaxNodes];  // the keys of the frontier, in an order that the executor chooses
     };
   };
-  int count;  // nodes
+  int count;  // number of nodes
 };
 
 struct GrowTree {
@@ -68,13 +70,13 @@ struct GrowTree {
   }
 };
 
-// Whether a candidate at index i and of cost x comes before another one of its level. Neither is left out. The loops
-// that call this have no branches, so that the CPU's compiler makes vectors of them.
+// Whether the candidate at index i with cost x comes before the one at index `other` of its level. Ties go to the lower
+// index. The loops that call this have no branches, so that the CPU's compiler vectorises them.
 SPECDEC_HD int comes_before(float x, int i, float other_x, int other) {
   return int(x < other_x) | (int(x == other_x) & int(i < other));
 }
 
-// Whether a candidate before i in its level has i's token
+// Whether a candidate that comes before i in its level has the same token
 SPECDEC_HD bool is_repeated(const GrownTree& s, int i, int K) {
   const int begin = i - i % K, token = s.token[i];
   const float x = s.cost[i];
@@ -116,9 +118,9 @@ SPECDEC_HD uint64_t child_key(const GrowTree& a, const GrownTree& s, float cost,
   return sum < HUGE_VALF ? NodeKey::of(sum, level, rank, parent) : NodeKey::kNone;
 }
 
-// Adds nodes until the tree is full, or has all paths. frontier.add(node, key) adds the key of a new node's first
-// child, frontier.least() returns the smallest key, and frontier.replace(node, key) puts the next key of the same
-// parent in its place. frontier.put_node(n, key) stores a node's key for all lanes.
+// Adds nodes until the tree is full or has all paths. frontier.add(node, key) adds the key of a new node's first child.
+// frontier.least() returns the smallest key, and frontier.replace(parent, key) replaces this key by that of the
+// parent's next child. frontier.put_node(n, key) stores the key of node n in s, and put_count(n) the number of nodes.
 template <class Frontier>
 SPECDEC_HD void grow(const GrowTree& a, GrownTree& s, Frontier& frontier) {
   frontier.put_node(0, NodeKey::of(0, 0, 0, 0));

@@ -10,7 +10,7 @@
 namespace specdec {
 namespace {
 
-// A heap. The smallest key is its first.
+// The frontier as a heap, with the smallest key first
 struct Heap {
   GrownTree& s;
   int size = 0;

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The best rho of K-SEQ (Sun et al. 2023, "SpecTr": p* of Algorithm 3; there p is the draft and q the target), for any
-// Executor.
+// The best rho of K-SEQ (Sun et al. 2023, "SpecTr": p* of Algorithm 3), for any Executor. Here p is the target and q
+// the draft; in the paper it is the reverse.
 //
 // Let beta = sum min(q, p / rho) and
 //   f(rho) = 1 - (1 - beta)^k - rho beta.
-// f falls from f(1) >= 0 to f(k) <= 0. K-SEQ is valid where f <= 0, so rho* is the smallest root. A larger rho lowers
-// the acceptance probability by no more than |f|, since rho beta grows with rho.
+// f falls from f(1) >= 0 to f(k) <= 0. K-SEQ is valid if f(rho) <= 0, so the best rho is the smallest root of f. A
+// larger rho lowers the acceptance probability by no more than |f(rho)|, since rho beta grows with rho.
 //
 // The search uses
 //   f = D - r^k with D = sum (p - rho q)+ = 1 - rho beta and r = 1 - beta.
-// If p is close to q or k is large, D and r^k may be tiny over a wide range of rho, and |f| alone would hardly tell one
-// rho from another. D and r come from U(t) = sum (p - t q)+ and the totals of the rows. The relative error of U is at
-// most 4 u, u = 2^-24 (pair_sums.h). The error of f is then at most 4 u D, since at the root
+// If p is close to q or k is large, D and r^k may be tiny over a wide range of rho. A test of |f| alone would then stop
+// far from the root. D and r come from U(t) = sum (p - t q)+ and the totals of the rows. The relative error of U is at
+// most 4 u with u = 2^-24 (pair_sums.h). The error of f is then at most 4 u D, since at the root
 //   dr^k = k r^(k-1) dD / rho and k r^(k-1) beta <= 1 - r^k = rho beta.
 // So D (1 + 4 u) <= r^k proves that f <= 0.
 //
 // Inside a bracket (bracket.h), the root lies between the roots for the lower and the upper bound of U. A pass over the
-// pair evaluates four candidates there. A relative change of rho changes f by no more than that, so in the end |f| is
-// at most 2^-20 = 16 u.
+// pair evaluates four candidates between these two. A relative change of rho changes f by no more than the same amount,
+// so |f| is at most 2^-20 = 16 u at the end.
 #pragma once
 
 #include "../../core/row.h"
@@ -34,7 +34,7 @@ namespace kseq {
 constexpr double kGuard = 4 * 0x1p-24;
 constexpr double kTight = 0x1p-21;  // relative width of a bracket that is narrow enough
 constexpr double kLoose = 0x1p-16;  // wider, but narrow enough if |f| is small there
-constexpr int kSmoothPasses = 10;   // then the bracket is cut in five: that ends whatever the rounding
+constexpr int kSmoothPasses = 10;   // then each pass cuts the bracket in five: that ends despite rounding
 constexpr int kMostPasses = 24;
 
 SPECDEC_HD double power(double r, int64_t k) {
@@ -46,7 +46,7 @@ SPECDEC_HD double power(double r, int64_t k) {
   return all;
 }
 
-// f = D - r^k
+// f = D - r^k. `none` is r^k: the probability that none of k drafts is accepted.
 struct Excess {
   double D, none;
 
@@ -54,7 +54,7 @@ struct Excess {
   SPECDEC_HD double with(double guard) const { return D * (1 + guard) - none; }
 };
 
-// The t of a point stands for rho = t q / p, where p and q are the totals of the rows.
+// A pair of rows. The t of a point stands for rho = t q / p, where p and q are the totals of the rows.
 struct Pair {
   PairMass mass;
   double inverse;  // 1 / mass.p
@@ -62,12 +62,12 @@ struct Pair {
 
   SPECDEC_HD double rejected(const Point& x) const {
     const double r = (x.under + (x.t * mass.q - mass.p)) / (x.t * mass.q);
-    return r > 0 ? (r < 1 ? r : 1) : 0;  // only rounding takes it out of [0, 1]
+    return r > 0 ? (r < 1 ? r : 1) : 0;  // only rounding can take r out of [0, 1]
   }
   SPECDEC_HD Excess excess(const Point& x) const { return {x.under * inverse, power(rejected(x), k)}; }
 };
 
-// f > 0 at lo, f <= 0 at hi
+// A bracket of the root: f > 0 at lo, f <= 0 at hi
 struct Roots : Bracket {
   SPECDEC_HD bool closed(const Pair& pair) const {
     const double width = hi.t - lo.t;
@@ -89,8 +89,8 @@ struct Roots : Bracket {
   }
 
  private:
-  // Where in the bracket f crosses 0, if U dips below its chord by min(w u, (1 - w) v) at w: a fraction of the bracket,
-  // rounded up to a multiple of 1 / 32^2.
+  // The place in the bracket at which f crosses 0 if U lies below its chord by min(w u, (1 - w) v) at each place w. A
+  // place is a fraction of the bracket's width; the result is rounded up to a multiple of 1 / 32^2.
   template <class Executor>
   SPECDEC_HD double crossing(const Executor& executor, const Pair& pair, double u, double v) const {
     double begin = 0, step = 1;
@@ -109,9 +109,10 @@ struct Roots : Bracket {
 
 }  // namespace kseq
 
-// The Executor must have masses(p, q), clipped_sums(p, q, t, under), which_of, first_of_32 and both. If a row is
-// invalid, rho is k, which is valid for every pair of distributions, and beta and p_acc are NaN. p is a Dist, or
-// anything else whose masses the Executor can compute.
+// The best rho for k drafts, with its beta and its acceptance probability p_acc = 1 - r^k. If a row is invalid, rho is
+// k, which is valid for every pair of distributions, and beta and p_acc are NaN. p is a Dist, or anything else that the
+// Executor's masses() takes. The Executor must have masses(p, q), clipped_sums(p, q, t, under), which_of, first_of_32
+// and both (cpu/row_executor.h).
 template <class Executor, class Target>
 SPECDEC_HD KSeq kseq_rho(Executor& executor, const Target& p, const Dist& q, int64_t k) {
   using namespace kseq;
@@ -139,7 +140,7 @@ SPECDEC_HD KSeq kseq_rho(Executor& executor, const Target& p, const Dist& q, int
   const Point found = bracket.hi;
   const double rho = found.t / one, r = pair.rejected(found);
   if (k > 1 && found.under >= pair.mass.p * (1 - kGuard))
-    return {double(k), 0, 0};  // no overlap that could be told from rounding
+    return {double(k), 0, 0};  // an overlap, if any, is smaller than the rounding error
   return {found.t == most || rho > double(k) ? double(k) : rho > 1 ? rho : 1, 1 - r, 1 - power(r, k)};
 }
 

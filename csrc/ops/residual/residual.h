@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// norm((p - q)+) as a probability row; if that has no mass, norm(p); if p has none either, one-hot at its largest
-// finite entry.
+// The residual norm((p - q)+) as a row of probabilities. If (p - q)+ has no mass, the row is norm(p). If p has none
+// either, the row is one-hot at p's largest finite entry.
 #pragma once
 
 #include "../../core/arguments.h"
@@ -19,14 +19,14 @@ struct ResidualRows {
   SPECDEC_HD Dist draft(int64_t n) const { return q_ids ? one_hot(q_ids[n]) : from_probs(q.at(0, n)); }
 };
 
-// How a row is written: as weights times `inverse`, or as all mass on `hot` if no weights have mass.
+// How a row is written: as weights times `inverse`, or, if they have no mass, as one-hot at `hot`.
 struct Outcome {
   double inverse;
   int64_t hot;  // -1: weights
   bool minus;   // the weights are (p - q)+, else p
 };
 
-// mass: the total of (p - q)+
+// Sets `mass` to the total of (p - q)+.
 template <class Executor>
 SPECDEC_WALK Outcome outcome(Executor& executor, const Dist& p, const Dist& q, double& mass) {
   mass = executor.sum(p, q);

@@ -11,7 +11,7 @@ struct Gap {
   double tv, overlap, entropy_p, entropy_q, max_p, max_q;
 };
 
-// Values that depend on an invalid row are NaN.
+// A value that depends on an invalid row is NaN.
 template <class Executor>
 SPECDEC_WALK Gap row_gap(Executor& executor, const Dist& p, const Dist& q) {
   const double max_p = largest(executor, p), max_q = largest(executor, q);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes row_stats' parameters from its tensors, on any device. Run then does the work.
+// Makes row_stats' parameters from its tensors, on any device. The template parameter Run then does the work.
 #pragma once
 
 #include "../../binding/entry_ids.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The w best continuations of a beam by one token. They are ranked by the beam's score plus ln p, rounded once, and
-// then by id.
+// The w best continuations of a beam by one token. Their scores are the beam's score plus ln p, rounded once. They are
+// ranked by score, then by id.
 #pragma once
 
 #include "../../core/order.h"
@@ -8,8 +8,9 @@
 
 namespace specdec {
 
-// A beam and the distribution of its next token: maps an entry of the row to the new score. The score never falls as
-// the logit grows. But two logits may give one score, and then the id decides, so scores are ranked and not logits.
+// A beam's score and the distribution of its next token. Maps an entry of the row to the new score. A larger logit
+// never gives a smaller score, but two logits may give the same score. Then the lower id is better, so ids are ranked
+// by score, not by logit.
 class Extension {
  public:
   SPECDEC_HD Extension(float score, const Dist& p) : score_(score), stats_(p.stats), hot_(hot_id(p)) {
@@ -20,11 +21,12 @@ class Extension {
 
   SPECDEC_HD float operator()(float z) const { return float(double(score_) + stats_.log_prob(z)); }
 
-  // Whether no search is needed: all ids have the same score, except that of a greedy row.
+  // Whether no search is needed: all ids have the same score, except perhaps the id of a greedy row.
   SPECDEC_HD bool flat() const { return hot_ >= 0 || !(score_ > -HUGE_VALF); }
   // The i-th best id in that case
   SPECDEC_HD uint64_t flat_order(int64_t i) const {
-    const int64_t place = score_ > -HUGE_VALF ? 0 : hot_;  // of the greedy row's id: first, or its own among equals
+    // The place of hot_ in the ranking: the first, or by its id if all scores are equal
+    const int64_t place = score_ > -HUGE_VALF ? 0 : hot_;
     if (hot_ < 0 || i < place) return order_of(score_ + -HUGE_VALF, i);
     if (i == place) return order_of(score_, hot_);
     return order_of(score_ + -HUGE_VALF, i - 1 < hot_ ? i - 1 : i);

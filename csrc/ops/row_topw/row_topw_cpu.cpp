@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pass over a row makes its stats and leaves the largest entry of every chunk. Then only those chunks are read that
-// can hold one of the best.
+// One pass over a row computes its stats and the largest entry of every chunk. After it, only the chunks that may have
+// one of the w best are read.
 #include "../../binding/cpu_op.h"
 #include "../../cpu/best_ids.h"
 #include "../../cpu/for_requests.h"
@@ -40,7 +40,7 @@ void search(const RowTopW& a, int64_t n, const Extension& worth, const std::vect
     const auto add = [&](int i) { best.add(worth(z[i]), c * kChunk + i); };
     if (best.least() > -HUGE_VALF)
       for_reaching(reader.kernels, z, size, reaching, add);
-    else  // also NaN, which for_reaching() leaves out
+    else  // all entries, also NaN, which for_reaching() leaves out
       for (int i = 0; i < size; ++i) add(i);
     if (best.drop_worst()) reaching = logit_worth(worth, best.least());
   }

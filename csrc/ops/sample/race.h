@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first k of a race (core/race.h) on one row, in the order of their keys
+// Samples the first k of a race (core/race.h) on one row, the largest key first
 #pragma once
 
 #include "../../core/race.h"

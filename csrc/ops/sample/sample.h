@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// k draws from the distribution of one row, by inverse CDF: independent, or without replacement. Without replacement
-// each is from what is left, renormalised, however little that is (see exclude()).
+// k draws from the distribution of one row, by inverse CDF: independent, or without replacement. Without replacement,
+// the drawn ids are removed and the rest is renormalised, precisely even if it has little mass (exclude() in
+// cpu/row_executor.h).
 #pragma once
 
 #include "../../core/residual.h"
@@ -25,7 +26,7 @@ struct Sample {
   float* logprobs = nullptr;         // [N, k]
   RowStats* stats = nullptr;         // [N]
 
-  // The noise of a race. Without an offset the seed is a noise key.
+  // The noise of row n in a race. Without an offset, the seed is a noise key.
   SPECDEC_HD Noise noise(int64_t n) const { return {seed ? seed[n] : 0, offset ? offset[n] : 0}; }
   SPECDEC_HD double draft_uniform(int64_t n, int64_t i) const {
     if (uniforms) return given_uniform(uniforms[n * k + i]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ids that a row's distribution keeps
+// The support: the ids that a row's distribution keeps
 #pragma once
 
 #include "../../core/arguments.h"
@@ -11,13 +11,13 @@ struct Support {
   SeenRows logits;               // [N, V]
   const float* stats = nullptr;  // [N, 4]
   Ints rows;                     // [M]; null: all rows, in order
-  Present present;               // of the M rows that were asked for
+  Present present;               // of the M rows asked for
   int32_t* ids = nullptr;        // [M, max_kept]
   int32_t* counts = nullptr;     // [M]
   uint32_t* bits = nullptr;      // [M, words]: id v is bit v % 32 of word v / 32
 
-  // The distribution of the i-th row that was asked for. It keeps the logits >= cutoff; one id of a greedy row; nothing
-  // of a row that is absent or invalid.
+  // The distribution of the i-th row asked for. It keeps the logits >= cutoff. A greedy row keeps one id. An absent or
+  // invalid row keeps nothing.
   SPECDEC_HD Dist dist(int64_t i) const {
     if (!present.has(i)) return {};
     const int64_t n = rows ? rows[i] : i;

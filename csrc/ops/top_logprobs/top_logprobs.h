@@ -26,8 +26,8 @@ struct TopLogprobs {
     const int64_t v = tokens.at(n * token_row_stride + j * tokens.stride);
     return v >= 0 && v < logits.V ? v : -1;
   }
-  // The logit that an id must reach to count in token j's rank; NaN, which nothing reaches, for a token that is not in
-  // the vocabulary.
+  // The logit of token j. An id counts in the token's rank if its logit is at least this. NaN, which no logit reaches,
+  // for a token that is not in the vocabulary.
   SPECDEC_HD float token_logit(const Row& row, int64_t n, int64_t j) const {
     const int64_t v = token(n, j);
     return v < 0 ? NAN : row.entry(v);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pass over a row. Each chunk adds the ids that may be among the k best, and to each given token's rank the number
-// of logits that are at least the token's.
+// Reads a row in one pass. Each chunk adds the ids that may be among the k best. To the rank of each given token, it
+// adds the number of logits that are at least the token's.
 #include "../../binding/cpu_op.h"
 #include "../../cpu/best_ids.h"
 #include "../../cpu/for_requests.h"
@@ -28,7 +28,7 @@ void walk(const TopLogprobs& a, int64_t n, const RowReader& reader, BestIds& bes
     if (a.k) add_chunk(reader.kernels, z, c, size, best);
     for (int64_t j = 0; j < a.m; ++j) ranks[j] += reader.kernels.reach(z, size, token_logits[j], bits);
   }
-  for (int64_t v = 0; v < row.V && !best.full(); ++v) {  // NaN entries fill what is left
+  for (int64_t v = 0; v < row.V && !best.full(); ++v) {  // ids with NaN rank last
     const float z = row.entry(v);
     if (z != z) best.add(z, v);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The attention mask for a tree of tokens: every node attends to itself, to its ancestors and to the prefix. Two steps:
-// first the ancestors of each node as bits, with key j of the tree in bit j % 32 of word j / 32; then the mask from
-// those bits.
+// The attention mask for a tree of tokens: every node attends to itself, to its ancestors and to the prefix. It is made
+// in two steps. The first writes each node's ancestors as bits: node j is bit j % 32 of word j / 32. The second makes
+// the mask from these bits.
 #pragma once
 
 #include <type_traits>
@@ -22,7 +22,7 @@ enum MaskFormat : int32_t {
   kMaskFormats
 };
 
-constexpr int32_t kBadParent = 1;    // a parent outside [-1, its node): the node counts as padding
+constexpr int32_t kBadParent = 1;    // a parent outside [-1, node): the node counts as padding
 constexpr int32_t kBadPosition = 2;  // a prefix_len or tree_start outside [0, 2^62): it counts as 0
 
 SPECDEC_HD constexpr bool is_length(int64_t n) {
@@ -42,8 +42,8 @@ SPECDEC_HD int64_t quotient(int64_t a, int64_t b) {
 // A mask of the lowest n of 32 bits, n clamped to [0, 32]
 SPECDEC_HD uint32_t lowest(int64_t n) { return n <= 0 ? 0u : n >= 32 ? ~0u : (1u << n) - 1u; }
 
-// Word w of 16 bytes of mask, whose elements are the bits of `seen`, lowest first: 1 and 0 if bool; else 0 for a set
-// bit, and -inf for a clear one.
+// Word w of 16 bytes of the mask. Its elements stand for the bits of `seen`, lowest first. A bool element is the bit
+// itself; a float is 0 for a set bit and -inf for a clear one.
 SPECDEC_HD uint32_t elements(MaskFormat f, uint32_t seen, int w) {
   switch (f) {
     case kMaskBool: return (seen >> 4 * w & 15u) * 0x00204081u & 0x01010101u;
@@ -61,7 +61,7 @@ struct TreeMask {
   bool nodes_only = true;       // the keys are the nodes
   Ints parents;                 // [B, N]
   int64_t strides[2] = {};      // of parents
-  Ints prefix_len, tree_start;  // [B]; null: 0, and right after the prefix
+  Ints prefix_len, tree_start;  // [B]; prefix_len null: 0; tree_start null: right after the prefix
   MaskFormat format = kMaskBool;
   int64_t W = 0;                  // words of a row of `ancestors`
   uint32_t* ancestors = nullptr;  // [B, N, W]; the mask itself, if that is the same
@@ -91,7 +91,7 @@ struct TreeMask {
     positions[b * N + i] = prefix(b) + d;
   }
 
-  // Bits [t, t + 32) of a row of ancestors; 0 outside of it.
+  // Bits [t, t + 32) of a row of ancestors; bits outside the row are 0.
   SPECDEC_HD uint32_t node_bits(int64_t row, int64_t t) const {
     const int64_t w = t >> 5;
     const int shift = int(t & 31);
@@ -101,8 +101,8 @@ struct TreeMask {
     return low >> shift | high << (32 - shift);
   }
 
-  // Keys [j, j + 32) of row b * N + i: ancestors where the tree lies, elsewhere the prefix, which the root and its
-  // descendants see.
+  // Bits for the keys [j, j + 32) of row b * N + i (node i of request b). For the keys of the tree, they are the
+  // ancestors; for others, the prefix, which the root and its descendants attend to.
   SPECDEC_HD uint32_t key_bits(int64_t row, int64_t j) const {
     if (nodes_only) return node_bits(row, j);
     const int64_t b = quotient(row, N), t = j - start(b);
@@ -111,7 +111,7 @@ struct TreeMask {
     return (node_bits(row, t) & tree) | (committed & ~tree);
   }
 
-  // n <= 32 bits of the rows laid end to end, from key j of `row` up to row `end`
+  // n <= 32 bits, starting at key j of `row` and continuing in the next rows up to row `end`
   SPECDEC_HD uint32_t run(int64_t row, int64_t j, int n, int64_t end) const {
     uint32_t bits = 0;
     for (int done = 0; done < n && row < end; ++row, j = 0) {
@@ -122,12 +122,12 @@ struct TreeMask {
     return bits;
   }
 
-  // The mask is written in units: 16 bytes of elements, 4 bytes of a request's "uint8", or a 32-bit word of "uint32"
-  // and "uint64".
+  // The mask is written in units. A unit is 16 bytes of elements, 4 bytes of one request if the format is kMaskUint8,
+  // or a 32-bit word if it is kMaskUint32 or kMaskUint64.
   SPECDEC_HD int64_t packed_words() const {
     return format == kMaskUint64 ? (keys + 63) / 64 * 2 : (keys + 31) / 32;
-  }  // of a row
-  SPECDEC_HD int64_t packed_bytes() const { return (N * keys + 7) / 8; }  // of a request
+  }  // words of one row
+  SPECDEC_HD int64_t packed_bytes() const { return (N * keys + 7) / 8; }  // of one request
   SPECDEC_HD int64_t units() const {
     if (format == kMaskUint8) return B * ((packed_bytes() + 3) / 4);
     if (!is_element(format)) return B * N * packed_words();
@@ -175,7 +175,7 @@ struct TreeMask {
   }
 };
 
-// Calls f with the format as a std::integral_constant, so that its loop over units is compiled for that format.
+// Calls f with the format as a std::integral_constant, so that f's loop over units is compiled for each format.
 template <class F>
 void with_format(MaskFormat format, const F& f) {
   switch (format) {

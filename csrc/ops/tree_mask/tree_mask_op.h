@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes tree_mask's parameters from its tensors, on any device. Run then does the work.
+// Makes tree_mask's parameters from its tensors, on any device. The template parameter Run then does the work.
 #pragma once
 
 #include <tuple>
@@ -57,7 +57,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> tree_mask_op(const Tensor& parents, c
                 : a.format == kMaskUint64 ? empty(op, {B, N, words / 2}, dtype)
                                           : empty(op, {B, N, words}, dtype);
   a.mask = mask.mutable_data_ptr();
-  // Packed ancestors without a prefix are the mask; else they are scratch.
+  // If the mask is packed in 32-bit or 64-bit words and has no prefix, the ancestors' bits are the mask itself. Else
+  // they are scratch memory.
   const bool direct = a.nodes_only && (a.format == kMaskUint32 || a.format == kMaskUint64);
   a.W = direct ? words : (N + 31) / 32;
   Tensor ancestors = direct ? mask : empty(op, {B, N, a.W}, ScalarType::Int);
@@ -68,7 +69,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> tree_mask_op(const Tensor& parents, c
   return {mask, depth, positions, status};
 }
 
-// Whether the mask is to be made from the ancestors' bits.
+// Whether the second step, from the ancestors' bits to the mask, is needed
 inline bool has_units(const TreeMask& a) { return a.mask != a.ancestors && a.units() > 0; }
 
 }  // namespace specdec

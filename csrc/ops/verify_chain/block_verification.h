@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Block verification of one request (Sun et al. 2024, "Block Verification Accelerates Speculative Decoding"), with any
-// distribution pi in the place of the target's:
+// distribution pi in place of the target's:
 //   r_0 = 1
 //   r_i = min(1, r_(i-1) pi_(i-1)(d_i) / q_(i-1)(d_i))
 //   s_i = sum (r_i pi_i - q_i)+
 //   h_i = s_i / (s_i + 1 - r_i), but h_g = r_g
 //   tau = the largest i with eta_i < h_i, or 0
-// The final token is drawn from pi_g if tau is g, else from norm((r_tau pi_tau - q_tau)+). Given the draft, tau >= i
-// has probability r_i. So nothing after the first r_i = 0 is read, and r_i = 1 needs no s_i.
+// Here d_i is the i-th of g drafts, pi_i and q_i are the distributions after i drafts, and eta_i is a uniform. The
+// final token is drawn from pi_g if tau is g, else from norm((r_tau pi_tau - q_tau)+). Given the draft, tau >= i has
+// probability r_i. So nothing after the first r_i = 0 is read. If r_i = 1, h_i is 1 and s_i is not computed.
 #pragma once
 
 #include "position.h"
@@ -25,7 +26,7 @@ SPECDEC_WALK double next_r(Executor& executor, const VerifyChain& a, int64_t b, 
   return pi_d >= enough ? 1 : pi_d > 0 ? x.r * pi_d / q_d : 0;
 }
 
-// h of a position whose r is not 0
+// h of a position with r > 0
 template <class Executor>
 SPECDEC_WALK double chance_to_stop(Executor& executor, const VerifyChain& a, int64_t b, Position& x) {
   if (!x.tested || x.r == 1) return x.r;
@@ -37,7 +38,7 @@ SPECDEC_WALK double chance_to_stop(Executor& executor, const VerifyChain& a, int
   } else {
     s = rest_mass(executor, x, true, x.r);
   }
-  return s == s ? s / (s + 1 - x.r) : x.r;  // NaN: a row is invalid, so nothing can be subtracted
+  return s == s ? s / (s + 1 - x.r) : x.r;  // NaN: a row is invalid, and nothing is subtracted
 }
 
 // positions: [G + 1]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verifies one request by its method and its rule. A rule that does not replace the target distribution is always
-// verified token by token.
+// Verifies one request by its method and its rule. Under a rule that does not replace the target's distribution, drafts
+// are always verified token by token.
 #pragma once
 
 #include "block_verification.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One position of a walk by a rule: the distribution that replaces the target's, and the one that the draft was drawn
-// from. It is in memory that the whole executor can read.
+// One position of a walk under a rule: p of the target, the distribution pi that replaces p, and q, from which the
+// draft was drawn. A Position is in memory that all threads of the executor can read.
 #pragma once
 
 #include "../../core/final_token.h"
@@ -21,7 +21,7 @@ struct Position {
   Residual rest;  // what the final token is drawn from
 };
 
-// Whether the draft has one more row at the end of each request's draft, so that the bonus token follows pi there too.
+// Whether the draft has one more row after each request's last draft. The bonus token then follows pi too.
 SPECDEC_HD bool scores_end(const VerifyChain& a) { return a.draft.memory && a.draft.extra == 1; }
 
 // Whether the draft's row is used at position i
@@ -31,7 +31,7 @@ SPECDEC_HD bool reads_draft(const VerifyChain& a, int64_t b, int64_t i) {
   return rule != Rule::kExact && replaces_target(rule) && scores_end(a) && !a.draft.is_one_hot(a.start(b), b, i);
 }
 
-// Fills x for position i. pi is complete afterwards if there is no draft.
+// Fills x for position i. If there is no draft at i, pi is complete afterwards.
 template <class Executor>
 SPECDEC_WALK void look(Executor& executor, const VerifyChain& a, int64_t b, int64_t i, Position& x) {
   const Rule rule = a.rules[b];
@@ -52,7 +52,7 @@ SPECDEC_WALK void look(Executor& executor, const VerifyChain& a, int64_t b, int6
   const int64_t d = drafted ? a.draft_token(b, i) : -1;
   if (drafted) {
     const double p_d = p.prob(d);
-    if (p_d != p_d) return;  // an invalid probability row: only this entry shows it
+    if (p_d != p_d) return;  // the probability row is invalid, and only this entry shows it
   }
   if (!reads) {
     return once(executor, [&] {
@@ -60,7 +60,8 @@ SPECDEC_WALK void look(Executor& executor, const VerifyChain& a, int64_t b, int6
       if (rule == Rule::kThresholds) x.q = one_hot(d);
     });
   }
-  // If the target is greedy, the draft is its one token or not, whatever q it was drawn from. These rules need no more.
+  // If the target is greedy, the draft either is the target's token or is not. For these rules q then does not matter,
+  // and is not read.
   const bool matched =
       drafted && p.kind == Kind::kOneHot && (rule == Rule::kExact || rule == Rule::kLossy || rule == Rule::kLenience);
   const Dist q = matched ? one_hot(d) : a.drawn_from(executor, b, i, d);
@@ -79,7 +80,7 @@ SPECDEC_WALK void look(Executor& executor, const VerifyChain& a, int64_t b, int6
   if (!drafted) complete(executor, alpha, x.pi, x.subtraction);
 }
 
-// The total of (r pi - q)+ if `residual`, else of pi. Leaves it in x.rest for the draw.
+// The total of (r pi - q)+ if `residual`, else of pi. Stores this distribution in x.rest for the draw.
 template <class Executor>
 SPECDEC_WALK double rest_mass(Executor& executor, Position& x, bool residual, double r) {
   once(executor, [&] {
@@ -91,7 +92,8 @@ SPECDEC_WALK double rest_mass(Executor& executor, Position& x, bool residual, do
   return executor.sum(x.rest);
 }
 
-// The final token is drawn from (r pi - q)+; if nothing is subtracted, or nothing is left, from pi; or else from p.
+// A candidate for the final token. It is drawn from (r pi - q)+; if there is no q, or no mass is left, from pi; if that
+// has no mass either, from p.
 struct PositionCandidate {
   enum From { kResidual, kPi, kTarget } from;
   Position& x;

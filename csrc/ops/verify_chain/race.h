@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verification of one request by the race (core/race.h): the tokens are those of plain decoding with the same seed,
-// whatever was drafted. No draft row is read.
+// Verification of one request by the race (core/race.h): the tokens are those of plain decoding by the race with the
+// same seed, whatever was drafted. No draft row is read.
 #pragma once
 
 #include "../../core/race.h"
@@ -8,7 +8,7 @@
 
 namespace specdec {
 
-// The token of a race, in the place of a draw
+// The winner of a race, for finish() to write in place of a drawn token
 struct Won {
   Final token;
   int32_t status;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact verification (Leviathan 2023, Alg. 1; Chen 2023, Alg. 2) of one position by one thread, in registers: for
-// launches that test all positions at once, and for the CPU, where the walk by rules takes 5% more instructions if the
-// vocabulary is small. Its results are those of verify_tokens() for the rule kExact.
+// Exact verification (Leviathan 2023, Alg. 1; Chen 2023, Alg. 2) of one position by one thread, in registers. It is
+// used by launches that test all positions at once, and by the CPU: for a small vocabulary, verify_tokens() (token.h)
+// takes 5% more instructions. The results are those of verify_tokens() for the rule kExact.
 #pragma once
 
 #include "verify_chain.h"
@@ -12,7 +12,7 @@ namespace specdec {
 struct DraftTest {
   Dist p, q;  // the final token comes from (p - q)+; q of kind kNothing: from p
   int32_t status = 0;
-  int32_t accepted = 0;  // not a bool: no padding to copy from a GPU's registers
+  int32_t accepted = 0;  // not a bool: a GPU would also copy the padding after it
 
   template <class Executor, class Uniform>
   SPECDEC_HD Final draw(Executor& executor, const Uniform& uniform, int32_t& all) const {
@@ -20,7 +20,7 @@ struct DraftTest {
   }
 };
 
-// `at` stands for a position. The test calls its functions only for what it needs.
+// Tests the draft at the position `at`. Each function of `at` is called only if the test needs its result.
 template <class At>
 SPECDEC_HD DraftTest test_draft(const At& at) {
   DraftTest r;
@@ -34,7 +34,7 @@ SPECDEC_HD DraftTest test_draft(const At& at) {
     return r;
   }
   const double p_d = at.target_prob(r.p, d);
-  if (p_d != p_d) return r;  // an invalid probability row: only this entry shows it
+  if (p_d != p_d) return r;  // the probability row is invalid, and only this entry shows it
   const Dist drawn_from = at.drawn_from(d);
   const double q_d = at.draft_prob(drawn_from, d);
   r.accepted = accept(p_d, q_d, at.uniform());
@@ -47,7 +47,7 @@ SPECDEC_HD DraftTest test_draft(const At& at) {
   return r;
 }
 
-// A position whose rows can be read; given() returns its uniform.
+// A position whose rows this thread reads itself; given() returns its uniform.
 template <class Executor, class Uniform>
 struct PositionAtHand {
   Executor& executor;

@@ -32,7 +32,7 @@ struct VerifyChain {
   int32_t* status = nullptr;         // [B]
 
   bool has_ids() const { return bool(draft.ids); }
-  // Whether some request, and whether this one, asks for anything but the exact rule token by token
+  // Whether any request (first form) or request b may need block verification or a rule other than the exact one
   SPECDEC_HD bool by_rule() const { return block || rules; }
   SPECDEC_HD bool by_rule(int64_t b) const { return block || rules[b] != Rule::kExact; }
   SPECDEC_HD int64_t start(int64_t b) const { return cu_draft ? clamped(cu_draft[b], D) : -1; }
@@ -42,7 +42,7 @@ struct VerifyChain {
   SPECDEC_HD int64_t draft_token(int64_t b, int64_t i) const {
     return cu_draft ? draft_tokens[start(b) + i] : draft_tokens.at(b * draft_tokens_stride + i * draft_tokens.stride);
   }
-  // Whether there is a draft at position i. An id outside both vocabularies ends the draft.
+  // Whether there is a draft at position i. A token id outside both vocabularies ends the request's draft.
   SPECDEC_HD bool has_draft(int64_t b, int64_t i) const { return i < drafted(b) && is_draft(draft_token(b, i)); }
   SPECDEC_HD bool is_draft(int64_t d) const { return d >= 0 && (d < target.memory.V || d < draft.ids_end()); }
   // The distribution that draft d at position i was drawn from; of kind kNothing if the index of its row is out of
@@ -52,7 +52,7 @@ struct VerifyChain {
     if (draft.is_one_hot(start(b), b, i)) return one_hot(d);
     return draft.has_row(start(b), b, i) ? draft.dist_by_id(executor, start(b), b, i) : Dist{};
   }
-  // Whether i is the position after the last draft, and the caller gives the token there
+  // Whether i is the position after the last draft, and the caller has given its token
   SPECDEC_HD bool gives_bonus(int64_t b, int64_t i) const { return bonus_tokens && i == drafted(b); }
   SPECDEC_HD double accept_uniform(int64_t b, int64_t i) const {
     return uniforms ? given_uniform(uniforms[b * (G + 1) + i])
@@ -81,7 +81,7 @@ SPECDEC_HD void emit_draft(const VerifyChain& a, int64_t b, int64_t i, const Dis
   put_draft(a, b, i, d, float(p.log_prob(d)));
 }
 
-// Writes no tokens (-1) from `begin` to `end`; called by each of `threads` threads.
+// Writes the padding, token -1 and logprob 0, at [begin, end). Called by each of `threads` threads.
 SPECDEC_HD void put_nothing(const VerifyChain& a, int64_t begin, int64_t end, int thread, int threads) {
   for (int64_t i = begin + thread; i < end; i += threads) a.tokens.put(i, -1), a.logprobs[i] = 0;
 }
@@ -92,7 +92,7 @@ SPECDEC_HD void put_absent(const VerifyChain& a, int64_t b, int thread = 0, int 
   if (thread == 0) a.num_accepted[b] = a.status[b] = 0;
 }
 
-// The bonus token, if the caller gives it and the whole draft is accepted
+// The bonus token at position i, if the caller has given it and i is after the last draft
 struct Bonus {
   bool given;
   int64_t token;
@@ -102,8 +102,8 @@ SPECDEC_HD Bonus bonus_at(const VerifyChain& a, int64_t b, int64_t i) {
   return {given, given ? a.bonus_tokens[b] : 0};
 }
 
-// Writes the final token at position i, where the walk stopped, and the padding after it. uniform() is called at the
-// draw.
+// Writes the final token at position i, where the walk stopped, and the padding after it. uniform() is called only at
+// the draw.
 template <class Executor, class Stop, class Uniform>
 SPECDEC_WALK void finish(Executor& executor, const VerifyChain& a, int64_t b, int64_t i, const Stop& stop,
                          const Uniform& uniform, const Bonus& bonus) {
@@ -113,7 +113,7 @@ SPECDEC_WALK void finish(Executor& executor, const VerifyChain& a, int64_t b, in
   Final last;
   if (bonus.given) {
     if (bonus.token < 0 || bonus.token >= V) status |= kInvalidBonus;
-    last = {bonus.token < 0 ? 0 : bonus.token, NAN};  // as given, even if >= V; no row, so no logprob
+    last = {bonus.token < 0 ? 0 : bonus.token, NAN};  // as given, even if >= V. There is no row, so the logprob is NaN
   } else {
     last = stop.draw(executor, uniform, status);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes verify_chain's parameters from its tensors, on any device. Run then does the work.
+// Makes verify_chain's parameters from its tensors, on any device. The template parameter Run then does the work.
 #pragma once
 
 #include <tuple>
@@ -13,8 +13,9 @@
 
 namespace specdec {
 
-// The rows of one side. There is one for every position, [B, G + extra, V], or [D + extra * B, V] if ragged. Or `row`
-// [B, G + extra], or [D + extra * B], gives the index of each position's row in [N, V] or [S, K, V].
+// The rows of one side. Without `row`, there is one for every position: [B, G + extra, V], or [D + extra * B, V] if
+// ragged. With `row`, [B, G + extra] or [D + extra * B], they are [N, V] or [S, K, V], and `row` has the index of each
+// position's row.
 inline Rows chain_rows(const Op& op, const VerifyChain& a, const GivenRows& given, const Sampling& sampling,
                        int64_t extra) {
   const bool ragged = bool(a.cu_draft);
@@ -47,7 +48,7 @@ inline Rows chain_rows(const Op& op, const VerifyChain& a, const GivenRows& give
   return r;
 }
 
-// Raises if the target lacks the rows after the last drafts, or has them in addition to bonus_tokens.
+// Raises if the target lacks the rows after the last drafts, or has them although bonus_tokens are given.
 inline void check_bonus_rows(const Op& op, const VerifyChain& a, const GivenRows& given, bool bonus_tokens) {
   const bool ragged = bool(a.cu_draft);
   const Tensor& positions = given.row ? *given.row : *given.logits;
@@ -73,7 +74,8 @@ inline Rows draft_rows(const Op& op, const VerifyChain& a, const GivenRows& give
   return chain_rows(op, a, given, sampling, more);
 }
 
-// In padded buffers, offsets after the last present request are ignored, and D is the size of the buffer.
+// Checks the offsets of ragged drafts. In padded buffers, offsets after the last present request are ignored, and D is
+// the size of the buffer.
 inline void check_cu_draft(const Op& op, const Ints& cu_draft, int64_t B, int64_t D, int64_t G,
                            const Present& present) {
   const int64_t n = present.of(B);
@@ -91,7 +93,7 @@ inline void check_cu_draft(const Op& op, const Ints& cu_draft, int64_t B, int64_
         ", got ", cu_draft[n]);
 }
 
-// draft_tokens [B, G], or ragged [D] with cu_draft [B+1]; max_draft is -1 if it is not given.
+// Takes draft_tokens [B, G], or ragged [D] with cu_draft [B+1]. max_draft is -1 if it is not given.
 inline void take_drafts(const Op& op, VerifyChain& a, const Tensor& draft_tokens, const OptTensor& cu_draft,
                         int64_t max_draft) {
   const bool ragged = cu_draft.has_value();
@@ -111,7 +113,8 @@ inline void take_drafts(const Op& op, VerifyChain& a, const Tensor& draft_tokens
   if (ragged) a.cu_draft = ints(op, "cu_draft", *cu_draft, cu_draft->stride(0));
 }
 
-// If two arguments do not match, the error blames the smaller one where it can: draft_tokens or cu_draft.
+// Checks that the target's positions match the drafts. If they do not, the error names draft_tokens or cu_draft if
+// possible, not the logits.
 inline void check_positions(const Op& op, const VerifyChain& a, const Tensor& logits, const OptTensor& row,
                             const Tensor& draft_tokens, const OptTensor& bonus_tokens) {
   if (!a.cu_draft && !row) {
@@ -127,7 +130,7 @@ inline void check_positions(const Op& op, const VerifyChain& a, const Tensor& lo
   if (a.cu_draft && values_at_hand(op)) check_cu_draft(op, a.cu_draft, a.B, a.D, a.G, a.present);
 }
 
-// Sets the views of both sides. Row i has the window of the i drafts before it.
+// Sets the views of both sides. The window of row i has the i drafts before it.
 inline void take_views(const Op& op, VerifyChain& a, const GivenViews& of_target, const GivenViews& of_draft) {
   const Window window{a.draft_tokens, a.draft_tokens_stride, a.cu_draft, a.D, {}, 0};
   const bool ragged = bool(a.cu_draft);

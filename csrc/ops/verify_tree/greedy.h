@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Greedy decoding on a tree: follows the argmax as long as it was drafted. Of siblings with the same token, the first
-// is accepted.
+// Greedy decoding on a tree: accepts the child with the target's argmax, as long as there is one. If siblings have the
+// same token, the first is accepted.
 #pragma once
 
 #include "walk.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draft-sequence selection with K-SEQ (SpecTr, Sun et al. 2023; there p is the draft and q the target). At a node with
-// k surviving drafts, i.i.d. from q, each is accepted in draft order with probability min(1, p / (rho q)). If none is,
-// the token is drawn from norm(p - c min(q, p / rho)), c = p_acc / beta. This is valid for every rho that is not below
-// the best one.
+// K-SEQ (SpecTr, Sun et al. 2023; in the paper, p is the draft and q the target). At a node, k drafts remain whose next
+// tokens are i.i.d. from q. They are tested in order, and each is accepted with probability min(1, p / (rho q)). If
+// none is, the token is drawn from norm(p - c min(q, p / rho)), c = p_acc / beta. This is exact for every rho that is
+// not less than the best one (kseq_rho.h).
 #pragma once
 
 #include "../kseq_rho/kseq_rho.h"
@@ -29,10 +29,10 @@ SPECDEC_WALK int32_t accept_by_kseq(Walk<Executor>& walk, const Tests& tests) {
   if constexpr (Executor::kMakesRuleDists)
     q_first = walk.draft(first);
   else
-    q_first = walk.draft_again(first);  // q was recalled when the walk arrived
+    q_first = walk.draft_again(first);  // q is known: the walk recalled it at this node
   if (q_first != q_first || (walk.draft_row(first) < 0 && walk.token(first) >= p.row.V)) return -1;
   const KSeq best = kseq_rho(walk.executor(), walk.rest, walk.dist_of(first), k);
-  if (best.beta != best.beta) {  // only its sum shows an invalid probability row of q
+  if (best.beta != best.beta) {  // q is an invalid probability row, which only its sum shows
     walk.status |= kInvalidRow | kInvalidDraft;
     return -1;
   }

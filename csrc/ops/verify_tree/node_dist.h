@@ -8,7 +8,7 @@
 
 namespace specdec {
 
-// Lies in memory that all threads of the executor can read.
+// The distributions of one node, in memory that all threads of the executor can read
 struct NodeDist {
   Dist p, q;         // the target's own distribution, and the one that the first child was drawn from
   int64_t row = -1;  // index of q's row; -1: none

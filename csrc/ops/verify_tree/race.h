@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Verification of one tree by the race (core/race.h): the winner at a node is emitted, and if a child has this token,
-// the walk goes on there. No draft row is read. Of siblings with the same token, the first is accepted.
+// the walk goes on at that child. No draft row is read. If siblings have the same token, the first is accepted.
 #pragma once
 
 #include "../../core/race.h"

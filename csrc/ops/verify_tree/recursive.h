@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recursive rejection (SpecInfer, Miao et al. 2023; without replacement Sequoia, Chen et al. 2024). At a node, r starts
-// as p. Each child x ~ q, in the order in which they were drawn, is accepted with probability min(1, r(x) / q(x));
-// otherwise r becomes norm((r - q)+). Without replacement q then loses x, and a second child of the same token is
-// skipped.
+// Recursive rejection (with replacement: SpecInfer, Miao et al. 2023; without: Sequoia, Chen et al. 2024). At a node, r
+// starts as p. The children are tested in the order in which they were drawn. A child x ~ q is accepted with
+// probability min(1, r(x) / q(x)). If it is rejected, r becomes norm((r - q)+). Without replacement, x is then removed
+// from q, and a second child with the same token is skipped.
 #pragma once
 
 #include "walk.h"

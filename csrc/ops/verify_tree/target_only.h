@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Acceptance by the target distribution alone, however the tree was drafted. The probabilities of the children are laid
-// end to end from 0 on, and the child on whose interval the node's uniform falls is accepted. A second child of the
-// same token is skipped. The rule "thresholds" divides the intervals by its second threshold, and also accepts a child
-// whose probability reaches the first.
+// Acceptance by the target distribution alone, however the tree was drafted. Each child has an interval of [0, 1) whose
+// length is the target's probability of its token; the intervals follow one another from 0. The child whose interval
+// contains the node's uniform is accepted. A second child with the same token is skipped. The rule "thresholds" divides
+// the intervals by its second threshold, and also accepts a child whose probability is at least the first.
 #pragma once
 
 #include "walk.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Traversal verification (Weng et al. 2025), from the leaves to the root. On a single path it is block verification.
-// The weights are w(root) = 1 and, for a child c of n, w(c) = min(1, w(n) p_n(c) / q_n(c)). The first leaf in
-// depth-first order (siblings in draw order) is accepted with probability w, the root always. Otherwise the leaf leaves
-// the tree, and its parent n changes:
+// Traversal verification (Weng et al. 2025), from the leaves to the root. On a tree with a single path, it is block
+// verification. The weights are w(root) = 1 and, for a child c of n, w(c) = min(1, w(n) p_n(c) / q_n(c)). Leaves are
+// tested in depth-first order, siblings in the order in which they were drawn. A leaf c is accepted with probability
+// w(c); the root is always accepted. If a leaf is rejected, it leaves the tree, and its parent n changes:
 //   r = (w(n) p_n - q_n)+
 //   s = sum r
 //   p_n = r / s
@@ -14,18 +14,18 @@
 
 namespace specdec {
 
-// A node on the path from the root to the leaf under test, or a child of the last one.
+// A node on the path from the root to the leaf under test, or a child of the path's last node
 struct Node {
   Tests tests;  // the children that are still to be tested
   double w = 1;
-  Left left;         // of the distribution it was drawn from, to be subtracted
+  Left left;         // the rest of q from which it was drawn; a rejection subtracts it
   bool open = true;  // there may be children left to test
 };
 
-// The part of a node on the path that is kept in memory
+// A node on the path, as it is kept in memory. q is set when the node joins the path.
 struct Frame {
-  Dist q;         // the distribution of the row that the node was drawn from
-  Node node;      // this and the members below are set while the path goes on after it
+  Dist q;         // the distribution of the row that the node itself was drawn from
+  Node node;      // this and the members below are set when a child of the node joins
   Residual rest;  // the residual at this node
   double total = 1;
   Dist p;  // the target's own distribution
@@ -39,7 +39,7 @@ class Traversal {
   SPECDEC_HD void run() {
     Next next = Next::kEnter;
     Node child;     // the root at first
-    while (true) {  // each step is called in one place, so a device has one copy of it
+    while (true) {  // each step is called in only one place, so that GPU code has one copy of it
       if (next == Next::kEnter) enter(child);
       if (next == Next::kRemove) remove(child);
       if (follows_argmax()) return walk_greedily(walk_);
@@ -56,13 +56,13 @@ class Traversal {
  private:
   enum class Next { kEnter, kRemove, kLook };
 
-  // A greedy target at the root makes the request greedy, unless a rule may decide otherwise.
+  // Whether the request is walked greedily: the target is greedy at the root, and no rule may accept another token.
   SPECDEC_HD bool follows_argmax() const {
     return depth_ == 0 && walk_.own().kind == Kind::kOneHot &&
            (!walk_.by_rule() || walk_.a.rule(walk_.b) == Rule::kLossy);
   }
 
-  // The child becomes the top of the path.
+  // Makes the child the top of the path.
   SPECDEC_HD void enter(const Node& child) {
     int64_t bottom = 0;
     if (child.tests.node > 0) {
@@ -87,7 +87,7 @@ class Traversal {
     top_.open = false;
   }
 
-  // The top is not accepted: it leaves the path, and becomes the child that its parent loses.
+  // Rejects the top: it leaves the path, and becomes the child that remove() then removes from its parent.
   SPECDEC_HD Next leave(Node& child) {
     child = top_;
     walk_.recall(walk_.draft_row(child.tests.node), walk_.parent(child.tests.node), frames_[depth_].q);
@@ -97,7 +97,7 @@ class Traversal {
     return Next::kRemove;
   }
 
-  // The next child of the top: it joins the path, or leaves at once if its weight is 0.
+  // Takes the next child of the top. It joins the path; with weight 0, it is removed at once.
   SPECDEC_HD Next look(Node& child) {
     const Test t = walk_.next(top_.tests);
     top_.open = t.child >= 0;
@@ -119,6 +119,7 @@ class Traversal {
     return w > 0 ? Next::kEnter : Next::kRemove;
   }
 
+  // Removes a rejected child from the tree: changes p, w and q of the top, its parent.
   SPECDEC_HD void remove(const Node& child) {
     const int64_t token = walk_.token(child.tests.node);
     if (!child.left.any) {

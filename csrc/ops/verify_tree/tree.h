@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One request's tree of drafts and its rows, for any method.
+// The arguments and results of verify_tree, and the order in which a node's children are tested
 #pragma once
 
 #include "../../core/residual.h"
@@ -22,8 +22,8 @@ constexpr const char* kMethodNames[] = {
     "kseq", "recursive", "recursive_without_replacement", "target_only", "greedy", "traversal", "race"};
 constexpr int64_t kMethods = sizeof(kMethodNames) / sizeof(*kMethodNames);
 
-// Whether a method takes a rule. All take the exact one. Greedy and the race take no other, target_only SGLang's
-// thresholds, and the rest the rules that replace the target distribution.
+// Whether a method takes a rule. All methods take the exact rule. Greedy and the race take no other. target_only also
+// takes SGLang's thresholds; the other methods take the rules that replace the target distribution.
 SPECDEC_HD bool takes(Method method, Rule rule) {
   if (method == Method::kTargetOnly) return rule == Rule::kExact || rule == Rule::kThresholds;
   return rule == Rule::kExact || (method != Method::kGreedy && method != Method::kRace && replaces_target(rule));
@@ -51,9 +51,9 @@ struct VerifyTree {
   Present present;                     // of the B requests
   int64_t K = 0, L = 0;                // number of drafts and levels in draft_nodes
   IntTable parents, node_tokens;       // [B, N]
-  bool tests_drafts = false;           // tests the drafts of draft_nodes, one after the other; else nodes
+  bool tests_drafts = false;           // true: tests the drafts of draft_nodes one by one; false: the nodes
   IntTable draft_nodes;                // [B, K, L]
-  IntTable target_row, draft_row;      // [B, N]: the row of a node; the row that it was drawn from
+  IntTable target_row, draft_row;      // [B, N]: index of the node's target row, and of the draft row it was drawn from
   IntTable first_child, next_sibling;  // [B, N]
   Rows target, draft;                  // draft.memory empty: one-hot drafts
   Rules rules;
@@ -79,8 +79,8 @@ struct VerifyTree {
   SPECDEC_HD bool is_child(int64_t b, int64_t child, int64_t node) const {
     return child > node && child < N && parents.at(b, child) == node;
   }
-  // Invalid parts of a tree are ignored: a parent that does not come before its node, a draft that does not go on to a
-  // child.
+  // Invalid parts of a tree are ignored: a node whose parent does not come before it (bad_parent), and a step of a
+  // draft that does not lead to a child (bad_step).
   SPECDEC_HD bool bad_parent(int64_t b, int64_t i) const { return parents.at(b, i) < -1 || parents.at(b, i) >= i; }
   SPECDEC_HD bool bad_step(int64_t b, int64_t k, int64_t l) const {
     const int64_t node = draft_nodes.at(b, k, l);
@@ -126,16 +126,17 @@ SPECDEC_HD void put_absent(const VerifyTree& a, int64_t b, int thread = 0, int t
 
 struct Test {
   int32_t child = -1;  // -1: no more tests
-  int64_t column = 0;  // of its uniform
+  int64_t column = 0;  // of the test's uniform in `uniforms`
 };
 
-// The tests at a node, in the order in which its children were drawn. There is one for every draft that passes through
-// the node and goes on to a child; or else one for every child, in the order of links or of node numbers. Links that do
-// not lead from child to child end the list.
+// The tests at a node, in the order in which its children were drawn. If tests_drafts, there is one test for every
+// draft that passes through the node and goes on to a child. Else there is one for every child, in the order of the
+// links (first_child, next_sibling), or of node numbers if there are no links. A link that does not lead to a child of
+// the node ends the list.
 struct Tests {
   int32_t node = 0, depth = 0;
-  int32_t at = 0;     // the next draft or candidate; by links the last child
-  int32_t count = 0;  // children seen, by links
+  int32_t at = 0;     // the next draft or node to look at; with links, the last child
+  int32_t count = 0;  // with links, the number of children so far
 
   SPECDEC_HD Test next(const VerifyTree& a, int64_t b) {
     if (depth >= a.D) return {};

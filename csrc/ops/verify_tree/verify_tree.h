@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verification of one request's tree of drafts, for any Executor. Each method has a file of its own.
+// Verification of one request's tree of drafts, for any Executor. Each method is in a separate file.
 #pragma once
 
 #include "kseq.h"
@@ -11,7 +11,7 @@ namespace specdec {
 
 enum class Methods { kAll, kKseq, kTraversal, kOthers };  // the methods that are compiled in
 
-// frames [frames()]: for traversal only
+// frames: [a.frames()], used only by traversal
 template <Methods kMethods = Methods::kAll, class Executor>
 SPECDEC_WALK void verify_tree(Executor& executor, const VerifyTree& a, int64_t b, const WalkRoom& room, Frame* frames) {
   Walk<Executor> walk(executor, a, b, room);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes verify_tree's parameters from its tensors, on any device. Run then does the work.
+// Makes verify_tree's parameters from its tensors, on any device. The template parameter Run then does the work.
 #pragma once
 
 #include <tuple>
@@ -24,7 +24,7 @@ inline IntTable int_table(const Op& op, Name name, const OptTensor& t, std::init
   return t ? int_table(op, name, *t, want) : IntTable{};
 }
 
-// Raises if a tree is invalid. On a GPU an invalid tree sets the status instead.
+// Raises if a tree is invalid. On a GPU, an invalid tree sets kInvalidDraft in the status instead.
 inline void check_tree(const Op& op, const VerifyTree& a) {
   if (!values_at_hand(op)) return;
   for (int64_t b = 0; b < a.present.of(a.B); ++b) {
@@ -66,7 +66,8 @@ inline void take_tree(const Op& op, VerifyTree& a, const Tensor& parents, const 
         "links must be (first_child, next_sibling), got one of them");
 }
 
-// The rows of one side: one for every node or, if `row` gives their indices, any number.
+// The rows of one side. Without `row`, there is one for every node. With `row`, which has the index of each node's row,
+// there may be any number.
 inline Rows tree_rows(const Op& op, const VerifyTree& a, const GivenRows& given, const Sampling& sampling) {
   const char* dims = given.name[0] == 't' ? "B, M, V" : "B, Mq, Vq";
   check_dims(op, given.field("logits"), *given.logits, dims);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The walk down a tree: what it has emitted, the residual at its current node, and the final token.
+// The walk down a tree. It has the residual at the current node, and writes the accepted tokens and the final token.
 #pragma once
 
 #include "draft_dists.h"
@@ -7,14 +7,14 @@
 
 namespace specdec {
 
-// What a walk keeps in its executor's memory
+// The memory of a walk that all threads of its executor can read
 struct WalkRoom {
   Subtraction* subtractions;  // [most_subtractions()]
   NodeDist* dists;            // [N], if rules are given
 };
 
-// With an executor without kMixes, all walks are without a rule; with one without kMakesRuleDists, all are with one. So
-// a kernel has no code that its walks never run.
+// Executors without kMixes serve only requests without a rule. Executors without kMakesRuleDists serve only requests
+// with a rule, whose NodeDists another launch has made. These constants keep code that is never run out of a kernel.
 template <class Executor>
 class Walk : public DraftDists<Executor> {
  public:
@@ -26,12 +26,13 @@ class Walk : public DraftDists<Executor> {
       : Drafts(executor, a, b), room_(room) {}
 
   int32_t node = 0, depth = 0;  // the current node
-  double total = 1;             // the total weight of rest
+  double total = 1;             // the total weight of `rest`
 
   SPECDEC_HD Executor& executor() const { return executor_; }
   SPECDEC_HD double test_uniform(int64_t column) const { return a.test_uniform(b, column); }
 
-  // The next test whose token is in a vocabulary. Other tests are skipped, as if they had not been drafted.
+  // The next test whose token is in the target's or the draft's vocabulary. Tests of other tokens are skipped, as if
+  // they had not been drafted.
   SPECDEC_HD Test next(Tests& tests) const {
     while (true) {
       const Test test = tests.next(a, b);
@@ -42,12 +43,14 @@ class Walk : public DraftDists<Executor> {
     const int64_t V = a.target.memory.V, end = a.draft.ids_end();
     return token(child) >= 0 && token(child) < (V > end ? V : end);
   }
+  // Sets kInvalidDraft if a token to be tested is in neither vocabulary.
   SPECDEC_HD void flag_outside(Tests tests) {
     for (Test t = tests.next(a, b); t.child >= 0; t = tests.next(a, b)) {
       if (!inside(t.child)) status |= kInvalidDraft;
     }
   }
 
+  // The target's distribution at a node; of kind kNothing if the index of its row is out of range
   SPECDEC_HD Dist target(int32_t of) {
     const int64_t row = a.target_row ? a.target_row.at(b, of) : of;
     held_ = false;
@@ -61,13 +64,13 @@ class Walk : public DraftDists<Executor> {
     return a.target.kind == Kind::kLogits || probs_are_valid ? from_stats(logits, stats) : from_probs(logits);
   }
 
-  // Starts rest at p, before any rejection. Its subtractions go on the stack from `bottom` on.
+  // Sets `rest` to p, before any rejection. Its subtractions are put on the stack from `bottom` on.
   SPECDEC_HD void enter_node(const Dist& p, int64_t bottom) {
     rest = Residual{p, room_.subtractions + bottom, 0};
     total = 1;
   }
-  // Moves the walk to a node. Starts rest at p, or at pi if the request's rule makes one; its subtractions go on the
-  // stack from `bottom` on.
+  // Moves the walk to a node. Sets `rest` to p, or to pi if the request's rule makes one. Its subtractions are put on
+  // the stack from `bottom` on.
   SPECDEC_HD void arrive(int32_t at, const Tests& tests, int64_t bottom) {
     if constexpr (Executor::kMixes) {
       if (by_rule()) {
@@ -82,13 +85,13 @@ class Walk : public DraftDists<Executor> {
     }
     enter_node(target(at), bottom);
   }
-  // Moves the walk back to a node, with the rest that it left there.
+  // Moves the walk back to a node, with the `rest` and `total` that were saved there.
   SPECDEC_HD void come_back(int32_t at, const Residual& left, double total_left) {
     rest = left, total = total_left;
     if constexpr (Executor::kMixes) of_ = by_rule() ? &room_.dists[at] : nullptr;
   }
-  // Completes what is open of pi at the current node; returns whether there was anything. Called before any rejection,
-  // and when a test needs it.
+  // Completes pi at the current node (RuleDist::open). Returns whether it was open. Called before the first rejection,
+  // or earlier if a test needs it.
   SPECDEC_HD bool complete_pi() {
     if constexpr (Executor::kMixes && Executor::kMakesRuleDists) {
       if (!of_ || !of_->pi.open) return false;
@@ -104,8 +107,8 @@ class Walk : public DraftDists<Executor> {
     if constexpr (!Executor::kMakesRuleDists) return true;
     return Executor::kMixes && a.by_rule(b);
   }
-  // Fills x, which is in the executor's memory, for a node whose children are tested in the order of `tests`: p, the q
-  // that the first of them was drawn from, and pi if both are valid.
+  // Fills x, the distributions of a node: p, the q that the first child in `tests` was drawn from, and pi if both are
+  // valid.
   SPECDEC_HD void make_dist_of(int32_t at, Tests tests, NodeDist& x) {
     const Rule rule = a.rule(b);
     const Dist p = target(at);
@@ -122,14 +125,14 @@ class Walk : public DraftDists<Executor> {
     make_rule_dist(executor_, rule, a.rules.parameters(b).first, x.p, x.q, x.pi);
   }
 
-  // The target's own distribution, whatever replaces it
+  // The target's own distribution p, even if pi replaces it
   SPECDEC_HD Dist own() const {
     if constexpr (Executor::kMixes) {
-      if (of_) return of_->p;  // not by reference: that would put the walk on the stack of a GPU thread
+      if (of_) return of_->p;  // not by reference, which would put the walk on the stack of a GPU thread
     }
     return rest.p;
   }
-  // Whether all mass lies on rest.p.hot
+  // Whether rest.p.hot has all mass
   SPECDEC_HD bool certain() const { return rest.p.kind == Kind::kOneHot && !rest.mixture; }
   SPECDEC_HD bool readable() const { return own().kind != Kind::kNothing && own().valid(); }
   SPECDEC_HD int64_t bottom() const { return rest.subtractions - room_.subtractions; }
@@ -144,9 +147,9 @@ class Walk : public DraftDists<Executor> {
     held_ = false;
   }
 
-  // rest becomes (weight * rest - s * q)+; a one-hot q takes all of its token. Returns the mass that is left of a
-  // normalised rest. If that is 0 or less than 2^-126, rest stays as it was, and 0 is returned; but for rounding, the
-  // probability of getting there is at most 2^-126. Returns NaN if p is invalid.
+  // Rejects a token: `rest` is normalised and becomes (weight * rest - s * q)+. A one-hot q removes its token entirely.
+  // Returns the mass that remains. If this is less than 2^-126, `rest` stays as it was, and 0 is returned; rounding
+  // aside, the probability of this case is at most 2^-126. Returns NaN if p is invalid.
   SPECDEC_HD double reduce(const Dist& q, double weight, double s, int64_t removed) {
     complete_pi();
     Subtraction subtraction = subtracting(q);
@@ -155,17 +158,19 @@ class Walk : public DraftDists<Executor> {
       const double known =
           q.kind == Kind::kOneHot && rest.p.kind == Kind::kLogits && !rest.mixture ? weight * (1 - residual(q.hot)) : 0;
       push(subtraction);
-      const double left = known > 0.125 ? known : sum_of(rest);  // a small difference is added up instead
+      // A small difference would cancel, so the rest is summed instead.
+      const double left = known > 0.125 ? known : sum_of(rest);
       if (left >= FLT_MIN && has_mass(left)) return total = left;
       --rest.n;
     }
-    if (own().kind == Kind::kProbs && !has_mass(sum_of(Residual{own()}))) return NAN;  // only the sum shows this
+    // Only the sum shows whether a probability row is invalid.
+    if (own().kind == Kind::kProbs && !has_mass(sum_of(Residual{own()}))) return NAN;
     subtraction.q = Dist{}, subtraction.m = 1;
     push(subtraction);
     return 0;
   }
 
-  // p: the target's own distribution
+  // Emits an accepted child and moves to it. p: the target's own distribution, which gives the logprob.
   SPECDEC_HD void emit(int32_t child, const Dist& p) {
     if (executor_.leads()) {
       a.tokens.put(b * (a.D + 1) + depth, token(child));
@@ -176,8 +181,8 @@ class Walk : public DraftDists<Executor> {
     node = child;
   }
 
-  // Writes the final token, and the padding after it. The token is drawn from rest; if that has no mass, from what it
-  // was before rejections; or else from p.
+  // Draws and writes the final token, and the padding after it. The token is drawn from `rest`; if that has no mass,
+  // from `rest` before any rejection; if that has none either, from p.
   SPECDEC_HD void finish() {
     complete_pi();
     put_final(final_token(executor_, own(), RestCandidates{*this}, [&] { return a.final_uniform(b); }, status));
@@ -206,7 +211,8 @@ class Walk : public DraftDists<Executor> {
     return executor_.sum(residual);
   }
 
-  // What the final token may be drawn from: rest; rest before rejections; and p, if that was pi.
+  // The candidates for the final token (core/final_token.h): `rest`; `rest` before any rejection; then p, if the
+  // request has a rule.
   struct RestCandidate {
     const Walk& walk;
     const Residual& from;
@@ -239,18 +245,18 @@ class Walk : public DraftDists<Executor> {
   using Drafts::executor_, Drafts::held_;
 
   const WalkRoom room_;
-  NodeDist* of_ = nullptr;  // at the current node, for a request with a rule
+  NodeDist* of_ = nullptr;  // of the current node, if the request has a rule
 };
 
-// Walks from the root down. rule(walk, tests) returns the accepted child, or -1 to end the walk. The final token is
-// then drawn from the rest.
+// Walks from the root down. rule(walk, tests) returns the accepted child, or -1 to end the walk. Walk::finish() then
+// draws the final token.
 template <class Executor, class Rule>
 SPECDEC_WALK void descend(Walk<Executor>& walk, const Rule& rule) {
   while (true) {
     Tests tests = tests_at(walk.node, walk.depth);
     walk.arrive(walk.node, tests, 0);
     int32_t child = -1;
-    if (walk.certain()) {  // the only possible token is accepted if it was drafted
+    if (walk.certain()) {  // only one token is possible; it is accepted if it was drafted
       Test test = tests.next(walk.a, walk.b);
       while (test.child >= 0 && walk.token(test.child) != walk.rest.p.hot) test = tests.next(walk.a, walk.b);
       child = test.child;
