@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""accept: the test of one draft token, u * q < p, by hand and against the reference."""
+
 import math
 
 import pytest
@@ -18,11 +20,11 @@ def f64(*x):
     [
         (0.3, 0.5, 0.59, True),
         (0.3, 0.5, 0.61, False),
-        (0.5, 0.5, ALMOST_ONE, True),  # p == q: always
+        (0.5, 0.5, ALMOST_ONE, True),  # p == q: always accepted
         (0.5, 0.25, ALMOST_ONE, True),
         (0.0, 0.5, 0.0, False),  # the test is strict
         (1e-45, 0.5, 0.0, True),
-        (0.5, 0.0, 0.0, False),  # not drawn from q
+        (0.5, 0.0, 0.0, False),  # q = 0: not drawn from q
         (0.5, -0.1, 0.0, False),
         (0.5, NAN, 0.0, False),
         (0.5, INF, 0.0, False),

@@ -29,7 +29,8 @@ def masks(V, *allowed, row=None, words=None):
 
 
 def test_golden():
-    """Penalties 1.3, .5, 1.5 after the draft 1; then 1, 2 and 4 are allowed, at T = .7 and top-p .8."""
+    """Penalties (repetition 1.3, frequency .5, presence 1.5) apply first, with draft token 1 counted. The mask then
+    allows 1, 2 and 4, and T = .7 and top-p .8 come last."""
     ids, counts = sk.history([[3]], [[0, 0, 2]], size=4)
     penalties = sk.Penalties(1.3, 0.5, 1.5, ids, counts, drafted=torch.tensor([[1]]))
     want = (0, 0.147010683944, 0, 0, 0.852989316056)
@@ -39,7 +40,7 @@ def test_golden():
     assert (found[0] - torch.tensor(want)).abs().max() < 2e-6
     e = penalised(np.array(Z), History.of_list([0, 2, 3], [2, 1, 0], 5).after([1]), 1.3, 0.5, 1.5)
     p = np.where(allowed_ids([0b10110], 5), np.exp(e / 0.7), 0)
-    p[2] = 0  # outside the nucleus: .147 + .853 of what 1, 2 and 4 have reaches .8
+    p[2] = 0  # outside the nucleus: 4 and 1 alone hold .8 of the allowed mass
     assert np.abs(p / p.sum() - want).max() < 1e-12
 
 
@@ -100,7 +101,7 @@ def test_chunks_without_an_allowed_id_do_no_harm(op_backend, filters):
 def test_the_cpu_does_not_read_chunks_without_an_allowed_id(filters):
     """Their pages are not readable: a read would end the process."""
     page, libc = mmap.PAGESIZE, ctypes.CDLL(None, use_errno=True)
-    V = 3 * page // 4  # three pages of floats, of which the first and the last have no rights
+    V = 3 * page // 4  # three pages of floats, the first and the last of which become unreadable
     memory = mmap.mmap(-1, 3 * page)
     z = torch.frombuffer(memory, dtype=torch.float32).view(1, V)
     z.copy_(torch.randn(1, V))
@@ -119,7 +120,8 @@ def test_the_cpu_does_not_read_chunks_without_an_allowed_id(filters):
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_every_position_has_its_mask(method):
-    """Greedy rows with argmax 0: the masks force 1, then 2, then forbid the third draft."""
+    """Greedy rows with argmax 0. In request 0 the masks force 1, 2 and 4, so the third draft, 3, is rejected. A row
+    index of -1 means no mask."""
     allowed = masks(5, [1], [2], [4], row=[[0, 1, 2, -1], [-1, 0, -1, 1]])
     target = Rows(torch.tensor([Z]).expand(2, 4, 5), temperature=0.0, allowed=allowed)
     out = sk.verify_chain(target, torch.tensor([[1, 2, 3], [0, 1, 0]]), method=method)
@@ -140,7 +142,7 @@ def test_every_node_has_its_mask():
 
 
 def call_with(op, **fields):
-    """A call of three rows or requests whose masks have these fields."""
+    """Return a call of three rows or requests whose masks have these fields."""
     given = masks(9, [0, 3], [2, 7], range(9))._replace(**fields)
     return of_three(op, allowed=given)
 
@@ -180,7 +182,8 @@ def test_other_errors(op):
 
 
 def test_masks_of_positions_have_their_shape():
-    """Others have as many rows of words, and would be those of other requests."""
+    """Masks of positions have shape [B, G+1, W] in a chain and [B, N, W] in a tree. Other shapes that hold as many
+    masks are refused, since they would assign masks to the wrong requests."""
     bits = torch.arange(6, dtype=torch.int32).view(3, 2, 1)
     for op, positions in (("verify_chain", "3, 2"), ("verify_tree", "3, 2")):
         getattr(sk, op)(**call_with(op, bits=bits))

@@ -18,8 +18,8 @@ from specdec_kernels.registry import FUNCTIONS, OPS
 from specdec_kernels.rows import Rows
 
 CALLS = {name: [example_calls.flat(call.arguments) for call in example_calls.few(name, V=11)] for name in FUNCTIONS}
-# names that an error may give instead: parts of a tuple, seed (needed by a temperature or rule), and alpha (codes of
-# rules take no rates)
+# other names that an error may give: a part of a tuple, seed (needed by a temperature or a rule), or alpha (whose
+# values depend on the rule)
 PARTS = {
     "tree": "tree|parents|tokens|draft_nodes",
     "links": "links|first_child|next_sibling",
@@ -64,8 +64,8 @@ def values(good):
 
 
 def same_type(x, good):
-    """Return whether a value has a right type. The error may then name another argument, which the value does not
-    fit."""
+    """Return whether a value has a type that the argument accepts. The error may then name another argument, which does
+    not go with this value."""
     if isinstance(x, tuple):
         return any(same_type(part, good[0]) for part in x if not (part is good[0] or part is good[1]))
     if isinstance(x, torch.Tensor) and x.layout is torch.strided and not x.is_nested:
@@ -88,9 +88,9 @@ def blames(error, op, names):
 
 
 def sweep(op, step=1):
-    """Make each call, or one of every few. Return (number of calls, {call: None, or the error if it does not name the
-    argument}) over those that raised."""
-    warnings.simplefilter("ignore")  # about layouts that torch calls prototypes
+    """Make every `step`-th call. Return the number of calls, and a dict of the calls that raised: its value is None, or
+    the error if it does not name the argument."""
+    warnings.simplefilter("ignore")  # torch warns that some layouts are prototypes
     calls, errors, counted = 0, {}, itertools.count()
     function = getattr(sk, op)
     parameters = list(inspect.signature(function).parameters)
@@ -142,7 +142,7 @@ def hollow(x):
     if isinstance(x, (sk.Penalties, sk.Bias, sk.Allowed)):
         return type(x)(*map(hollow, x))
     if isinstance(x, tuple):
-        return x if getattr(x[0], "ndim", 1) == 1 else tuple(map(hollow, x))  # one tree for all
+        return x if getattr(x[0], "ndim", 1) == 1 else tuple(map(hollow, x))  # one tree shared by all requests
     return x[:0].as_strided((0, *x.shape[1:]), (0,) * x.dim()) if isinstance(x, torch.Tensor) else x
 
 
@@ -177,7 +177,7 @@ def test_a_batch_of_nothing(op_backend, name):
 
 MANY = 1 << 14
 ROWS, IDS = torch.zeros(1, 8), torch.zeros(MANY, dtype=torch.int64)
-ROOMLESS = {  # results of more bytes than the address space has
+ROOMLESS = {  # calls whose results need more bytes than the address space has
     "sample": {"logits": ROWS.expand(MANY, 8), "k": 1 << 33, "temperature": 0.0},
     "uniforms": {"seed": IDS, "offset": IDS, "n": 1 << 33},
     "support": {"logits": ROWS, "stats": torch.zeros(1, 4), "max_kept": 1 << 24, "row": IDS[:1].expand(1 << 30)},
@@ -192,7 +192,7 @@ ROOMLESS = {  # results of more bytes than the address space has
 def test_which_numbers_make_results_large():
     sizes = {"k", "n", "max_kept", "num_keys", "max_draft", "max_depth"}
     have = {op for op in OPS if sizes & inspect.signature(getattr(sk, op)).parameters.keys()}
-    assert have == ROOMLESS.keys() | {"kseq_rho", "top_logprobs"}  # their k does not size a result, or is at most V
+    assert have == ROOMLESS.keys() | {"kseq_rho", "top_logprobs"}  # their k sizes no result, or is <= V
 
 
 def roomless(op):  # made in the worker: tensors this large are not sent

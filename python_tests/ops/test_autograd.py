@@ -23,7 +23,8 @@ def leaf(x):
 
 
 def with_grad(op, call, how):
-    """Return the results with arguments that require grad, those without, and which of the former require grad."""
+    """Return the results of a call whose arguments require grad, the results of a plain call, and whether each of the
+    first results requires grad."""
     function = surface.outcome_of(op)
     wanted = surface.tensors(function(**call))
     if how == "public":
@@ -117,8 +118,8 @@ def test_transforms_raise(op_backend, op, how):
     few = list(floats_of(op))[: 1 if "compile" in how else None]
     for name, call in few:
         error = backends.there(op_backend, raised, op, how, call, name, "tracked")
-        # The error of the op names its schema's argument, that of the public function names the field. If the call
-        # makes the stats itself, row_stats raises.
+        # The op's error names an argument of its schema, the public function's error names a field. If the call makes
+        # the stats itself, row_stats raises.
         names = {name, name.replace(".", "_"), name.removeprefix("rows."), name.removesuffix(".logits")}
         by = "|".join((*(f"{op}: {re.escape(x)}" for x in names), "row_stats: [a-z_.]+"))
         wanted = f"({by}) must be detached, got one to differentiate by"

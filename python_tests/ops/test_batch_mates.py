@@ -21,7 +21,8 @@ def shared_rows(n, V, seed=11):
 
 
 def thresholds(q):
-    """Return the three floats around each row's entropy. Sums in different orders round to values among them."""
+    """Return the float nearest to each row's entropy, and the floats just below and above. Sums in different orders
+    round to different ones of these."""
     h = reference.row_gap(q, q)[:, 3].numpy().astype(np.float32)
     return torch.from_numpy(np.stack([np.nextafter(h, np.float32(0)), h, np.nextafter(h, np.float32(9))], 1))
 
@@ -53,7 +54,8 @@ def requests(op, p, q, rules, alpha):
 @pytest.mark.parametrize("op", ["verify_chain", pytest.param("verify_tree", marks=pytest.mark.not_triton)])
 @pytest.mark.slow_in_triton
 def test_entropies_are_not_handed_on(backend, op):
-    """chow_log with alpha at its draft's entropy, after batch mates that sum the same entropy in another order."""
+    """A chow_log request with alpha at its draft's entropy gets the same result alone and after an opt_log request,
+    which sums the same entropy in another order."""
     if backend == "reference":
         pytest.skip("it sums in one order")
     n = 240 if backend == "cpu" else scale(8, backend, least=1)  # one row in thirty distinguishes the orders
@@ -84,8 +86,8 @@ def test_any_mates_in_any_order(backend, op):
 
 
 def test_sums_of_a_row_are_not_handed_on(backend):
-    """Sums of a row are not reused under other stats. The draft shares the target's memory, but the target has given
-    stats and the draft's are made in the call. The next request must sum its own row for a draw from the target."""
+    """Sums of a row are not reused under other stats. Target and draft share a row in memory, but the target's stats
+    are given and the draft's are made in the call. Each request that draws from the target must sum the row again."""
     if backend == "reference":
         pytest.skip("it takes requests one by one")
     V, n = 3000, scale(64, backend, least=2)

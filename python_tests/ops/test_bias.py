@@ -18,7 +18,7 @@ Z = (2.0, 1.0, 0.5, -0.5, 0.0)
 
 
 def lists(*entries, row=None):
-    """A Bias of lists of (id, value)."""
+    """Return a Bias with these lists of (id, value)."""
     most = max(map(len, entries))
     full = [[*x, *[(-1, 0.0)] * (most - len(x))] for x in entries]
     ids, values = ([[pair[i] for pair in x] for x in full] for i in range(2))
@@ -30,14 +30,15 @@ def lists(*entries, row=None):
 
 
 def laws(rows):
-    """The probabilities of rows, from their stats and entries as seen by top_logprobs."""
+    """Return the probabilities of rows, as given by top_logprobs."""
     V = rows.logits.size(1)
     out = sk.top_logprobs(rows, k=V)
     return torch.zeros(len(rows.logits), V).scatter(1, out.ids, out.logprobs.exp())
 
 
 def test_golden():
-    """Bias 0: -1 and 4: +2, then penalties 1.3, .5 and 1.5 after the drafts 1, 2, 1."""
+    """A bias of -1 on id 0 and +2 on id 4, then penalties (repetition 1.3, frequency .5, presence 1.5) with draft
+    tokens 1, 2, 1 counted."""
     ids, counts = sk.history([[3]], [[0, 0, 2]], size=4)
     penalties = sk.Penalties(1.3, 0.5, 1.5, ids, counts, drafted=torch.tensor([[1, 2, 1]]))
     want = (0.021124303312, 0.021124303312, 0.014379575170, 0.062252171865, 0.881119646341)
@@ -49,12 +50,13 @@ def test_golden():
 
 
 def test_each_sum_is_rounded_and_the_list_keeps_its_order():
-    """1 + 2^-24 + 2^-24 is 1 in float32, entry by entry; added first, the two would reach the next float."""
+    """In float32, 1 + 2^-24 rounds to 1, so two such entries added one after the other leave 1. Their sum, 2^-23, would
+    reach the next float."""
     tiny, z = 2.0**-24, torch.tensor([[1.0, 0.0]])
     for bias, want in (
         (lists([(0, tiny), (0, tiny)]), 1.0),
         (lists([(0, 2 * tiny)]), 1.0 + 2 * tiny),
-        (lists([(0, 2.0**25), (0, 1.0), (0, -(2.0**25))]), 0.0),  # 2^25 + 2 is 2^25
+        (lists([(0, 2.0**25), (0, 1.0), (0, -(2.0**25))]), 0.0),  # 2^25 + 1 rounds to 2^25
         (lists([(0, 1.0), (0, 2.0**25), (0, -(2.0**25))]), 0.0),
         (lists([(0, -1.0), (0, 2.0**25), (0, -(2.0**25))]), 0.0),
         (lists([(0, 2.0**25), (0, -(2.0**25)), (0, -0.75)]), -0.75),
@@ -80,7 +82,8 @@ def test_what_stands_at_a_pad_is_not_used():
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_every_position_has_its_list(method):
-    """Greedy: the list of position i makes id i + 1 the argmax; the draft follows, until position 2 forbids it."""
+    """Greedy rows. In request 0, the lists of positions 0 and 1 make the draft token the argmax, and that of position 2
+    forbids it. A row index of -1 means no list."""
     row = [[0, 1, 2, -1], [-1, 0, -1, 0]]
     bias = lists([(1, 9.0)], [(2, 9.0)], [(3, -math.inf), (4, 9.0)], row=row)
     target = Rows(torch.tensor([Z]).expand(2, 4, 5), temperature=0.0, bias=bias)
@@ -108,8 +111,8 @@ def test_every_node_has_its_list():
 
 
 def test_two_positions_of_one_row_are_two_rows():
-    """All positions read one stored row, each with a list of its own. An executor that caches sums by the stored row
-    alone would reuse those of position 0."""
+    """All positions read one stored row, each with a different list. An op that caches sums by the stored row alone
+    would reuse those of position 0."""
     bias = lists(*[[(i, -30.0)] for i in range(4)])
     rows = Rows(torch.zeros(1, 4), row=torch.zeros(1, 4, dtype=torch.int64), bias=bias)
     uniforms = torch.tensor([[0.0, 0.0, 0.0, 0.5]], dtype=torch.float64)
@@ -120,7 +123,7 @@ def test_two_positions_of_one_row_are_two_rows():
 
 
 def call_with(op, **fields):
-    """A call of three rows or requests whose bias has these fields."""
+    """Return a call of three rows or requests whose bias has these fields."""
     given = sk.Bias(IDS, VALUES)._replace(**fields)
     return of_three(op, bias=given)
 
@@ -199,7 +202,7 @@ def test_what_a_device_finds_wrong_makes_a_row_invalid(op, backend):
         bad = call[side].logits.clone()
         bad[1] = math.nan
         wanted = backends.run_without_values(op, backend, **call | {side: call[side]._replace(logits=bad)})
-        if "values" in fields:  # like a row of logits with this value
+        if "values" in fields:  # equals a row of logits with this value
             bad[1] = 0
             bad[1, ..., [2, 7]] = fields["values"][1, 0].item()
             wanted = backends.run_without_values(op, backend, **call | {side: unseen(call[side], logits=bad)})

@@ -24,7 +24,7 @@ def rows(V):
     z[3] = np.where(rng.random(V) < 0.5, 0.0, -0.0)
     z[3, :5] = 1.0
     z[4] = -math.inf
-    # a sample at equal steps along the row seldom meets these
+    # a sample at equal steps along the row seldom hits these finite entries
     z[4, 1 : V // 3 : 2] = rng.standard_normal(len(z[4, 1 : V // 3 : 2]))
     z[5] = rng.standard_normal(V) * 2.0 ** rng.integers(-60, 6, V)
     z[6] = -30.0  # many ties below a few larger entries
@@ -56,8 +56,8 @@ def test_broad_rows(isa_backend, dtype, filters):
 @pytest.mark.one_backend
 @pytest.mark.parametrize("k", [1, 63, 64, 65, 1000, 1024, 1025, 5000, 60_000])
 def test_top_k_is_the_kth_largest(isa_backend, k):
-    """top-k keeps exactly the entries >= the k-th largest. Its bound is found from chunks, lanes, a sample or floats,
-    depending on k."""
+    """top-k keeps exactly the entries >= the k-th largest. Depending on k, kernels first bound the cutoff by the maxima
+    of chunks or lanes, or guess it from a sample of the row."""
     V = width(isa_backend)
     z = rows(V)
     stats = backends.run("row_stats", isa_backend, z, top_k=k)

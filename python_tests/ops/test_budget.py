@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""budget against a sort of all slots, and whether what it leaves of the drafts keeps the target's distribution. Results
+"""budget against a sort of all slots, and a check that drafts shortened by it keep the target's distribution. Results
 are integers, so they must be equal on every backend."""
 
 import contextlib
@@ -27,7 +27,7 @@ def spread(backend, survival, total, num_drafts=None):
 
 
 def sorted_slots(survival, total, num_drafts=None):
-    """Return the same from a lexical sort by falling survival, position and request."""
+    """Return budget's result by sorting all slots: by falling survival, then by position, then by request."""
     B, G = survival.shape
     worth = numpy.minimum.accumulate(numpy.nan_to_num(survival.double().numpy(), nan=0.0, posinf=INF).clip(0), 1)
     i, b = numpy.arange(G)[None].repeat(B, 0), numpy.arange(B)[:, None].repeat(G, 1)
@@ -76,7 +76,7 @@ def test_by_hand(backend):
     # Of equal survival the earlier position comes first, then the lower request.
     kept = [check(backend, torch.ones(3, 2), total).tolist() for total in range(7)]
     assert kept == [[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1], [2, 1, 1], [2, 2, 1], [2, 2, 2]]
-    # Where survival rises the smallest value so far counts.
+    # Where survival rises along a row, the smallest value so far counts.
     assert check(backend, torch.tensor([[0.1, 0.9], [0.5, 0.2]]), 2).tolist() == [0, 2]
 
 
@@ -138,7 +138,7 @@ def test_lengths_out_of_range_raise_on_the_cpu_and_are_clamped_elsewhere(op_back
 # ---- what stays exact -----------------------------------------------------------------------------------------------
 
 V = 3
-KNOWN_BEFORE = {  # functions of the draft's row: what there was before its token was drawn
+KNOWN_BEFORE = {  # scores from the draft's row alone, known before its token is drawn
     "row maximum": lambda row, token: row.max(),
     "sum of squares": lambda row, token: (row**2).sum(),
     "entropy": lambda row, token: 1 + (row * numpy.log(row)).sum() / math.log(V),
@@ -146,7 +146,7 @@ KNOWN_BEFORE = {  # functions of the draft's row: what there was before its toke
 
 
 def model(rng):
-    """Return a request's rows: the first one, and the second after each token. [2][...]"""
+    """Return a request's distributions: [V] for the first token, and [V, V] for the second after each first token."""
     return rng.dirichlet(numpy.ones(V)), rng.dirichlet(numpy.ones(V), V)
 
 
@@ -169,8 +169,8 @@ def emitted(p, q, drafts, kept):
 
 
 def law_error(backend, score, total, seed):
-    """Return by how much the distribution of two requests' first two tokens is off, each summed over all drafts of
-    both."""
+    """Return the total variation between the distribution of a request's first two tokens and the target's: the larger
+    of two requests. It sums over all drafts of both."""
     rng = numpy.random.default_rng(seed)
     p, q = [model(rng) for _ in range(2)], [model(rng) for _ in range(2)]
     drafts = list(itertools.product(range(V), repeat=2))
@@ -188,7 +188,8 @@ def law_error(backend, score, total, seed):
 @pytest.mark.parametrize("total", [1, 2, 3])
 @pytest.mark.slow_in_triton
 def test_survival_known_before_the_token_keeps_the_distribution(backend, total):
-    """By enumeration of all drafts of two requests. The probability of the drawn token itself does not."""
+    """All drafts of two requests are enumerated. The control takes the probability of the drawn token as its survival,
+    which biases the output."""
     for seed in range(6 if backend == "cpu" else 1):
         for name, score in KNOWN_BEFORE.items():
             assert law_error(backend, score, total, seed) < 1e-12, (name, seed)
@@ -199,8 +200,8 @@ def test_survival_known_before_the_token_keeps_the_distribution(backend, total):
 
 
 def test_the_rows_stats_give_a_survival():
-    """The docstring's formula is the product of the rows' largest probabilities. The ragged batch it leads to is one
-    that verify_chain takes."""
+    """The formula in budget's docstring gives the product of the rows' largest probabilities, and verify_chain accepts
+    the ragged batch that results."""
     g, B, G = torch.Generator().manual_seed(1), 3, 4
     rng = dict(seed=torch.arange(B), offset=torch.zeros(B, dtype=torch.int64))
     rows = torch.randn(B, G, 7, generator=g) * 3

@@ -7,7 +7,8 @@ from support import backends
 
 
 def drafts(B, K, L, vocab, seed=0, dtype=torch.int64):
-    """Return ids from -1 up. Some drafts end early. The smaller the vocabulary, the more prefixes are shared."""
+    """Return random drafts. The smaller the vocabulary, the more prefixes they share. Below 50 ids, some drafts end
+    early with -1."""
     ids = torch.randint(-1 if vocab < 50 else 0, vocab, (B, K, L), generator=torch.Generator().manual_seed(seed))
     return ids.to(dtype)
 

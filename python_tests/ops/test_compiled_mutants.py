@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every mutant of the sources fails the test that it names.
+"""Every mutant of the sources fails the test that is named beside it.
 
 Scale mutants lose the probability that remains once a row's likely tokens are removed; the tests at every scale find
 them. Penalty mutants penalise a row wrongly; a comparison with rows that were penalised beforehand finds them. Filter
 mutants keep other entries than the float64 reference. Sparse mutants add up wrong entries of a draft by id. Race
-mutants have wrong noise, keys or rows. The last mutants have the rules of docs/wrong_rules.md.
-Compiling takes about a minute for each native mutant.
+mutants have wrong noise, keys or rows. The last mutants implement the wrong rules of docs/wrong_rules.md. Compiling
+takes about a minute for each native mutant.
 """
 
 import functools

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """count_tokens_ against lists made anew by `history`, and against a Counter of each list. All results are integers, so
-they must be equal. The worker's copies of the lists come back after the status: see backends.run."""
+they must be equal. backends.run calls the op on copies of the lists, and returns these after the status."""
 
 import contextlib
 import random
@@ -53,7 +53,8 @@ def wanted(before, emitted, size):
 
 
 def check(backend, before, tokens, size, num_tokens=None, row=None, dtype=I64):
-    """Check one call; return the statuses. before: [{id: count}]; tokens: [B][n]; row: a number for each request."""
+    """Check one call; return the statuses. before: [{id: count}]; tokens: [B][n]; row: the index of each request's
+    list, or -1 if the request is absent."""
     padded = [[*x, *[-1] * (max(map(len, tokens)) - len(x))] for x in tokens]
     given = [None if x is None else torch.tensor(x, dtype=dtype) for x in (padded, num_tokens, row)]
     status, *after = counted(backend, *lists(*before, size=size), *given)
@@ -75,8 +76,8 @@ def check(backend, before, tokens, size, num_tokens=None, row=None, dtype=I64):
 @pytest.mark.parametrize("by_number", [True, False], ids=["num_tokens", "up to -1"])
 @pytest.mark.parametrize("dtype", [I32, I64])
 def test_lists_stay_those_that_history_makes(backend, dtype, by_number):
-    """Requests of a batch in slots, over many steps. Some are absent, some emit tokens of their prompt, or repeat
-    one."""
+    """Lists updated over many steps equal those that history makes. Some requests are absent. Some emit tokens of their
+    prompt, or the same token twice."""
     rng, slots, size, vocabulary = random.Random(7), 5, 60, 50
     steps = backends.scale(200, backend, least=25)
     prompts = [[rng.randrange(vocabulary) for _ in range(rng.choice((0, 3, 9)))] for _ in range(slots)]
@@ -85,7 +86,7 @@ def test_lists_stay_those_that_history_makes(backend, dtype, by_number):
     for _ in range(steps):
         row = [s if rng.random() < 0.8 else -1 for s in rng.sample(range(slots), 4)]
         emitted = [[rng.randrange(vocabulary) for _ in range(rng.randint(1, 6))] for _ in row]
-        # After a request's tokens are pads, or with num_tokens any leftovers.
+        # The entries after a request's tokens are -1, or arbitrary ids if num_tokens is given.
         pad = (lambda: rng.randrange(vocabulary)) if by_number else (lambda: -1)
         tokens = [[*x, *(pad() for _ in range(6 - len(x)))] for x in emitted]
         counts = [len(x) if s >= 0 else 99 for s, x in zip(row, emitted)]  # not read for an absent request
@@ -123,24 +124,24 @@ def test_penalties_with_kept_lists_are_those_with_lists_made_anew(backend):
 
 def test_a_full_list_by_hand(backend):
     before = {1: 0, 3: 1, 5: 1, 7: 2}
-    # The prompt's token leaves first, then the highest id of those counted once.
+    # The token that is only in the prompt is dropped first, then the highest id of those counted once.
     assert check(backend, [before], [[4, 4, 6]], size=4) == [FULL]
     status, ids, counts = counted(backend, *lists(before, size=4), torch.tensor([[4, 4, 6]]))
     assert ids.tolist() == [[3, 4, 5, 7]] and counts.tolist() == [[1, 2, 1, 2]] and status.tolist() == [16]
-    # A new id with the smallest count and the highest id is the one that stays out.
+    # A new id is left out if its count is the smallest and its id the highest.
     _, ids, counts = counted(backend, *lists({1: 1, 2: 1}, size=2), torch.tensor([[9]]))
     assert ids.tolist() == [[1, 2]] and counts.tolist() == [[1, 1]]
-    # A new id that is lower than a listed one with its count takes its place.
+    # A new id replaces a listed one of the same count if the new id is lower.
     _, ids, counts = counted(backend, *lists({1: 1, 9: 1}, size=2), torch.tensor([[2]]))
     assert ids.tolist() == [[1, 2]] and counts.tolist() == [[1, 1]]
-    # A full list is as good as any while only its own ids come.
+    # A full list sets no status bit as long as only its own ids are emitted.
     assert check(backend, [{1: 1, 9: 1}], [[9, 1, 9]], size=2) == [0]
     assert check(backend, [{}], [[5, 5, 4]], size=0) == [FULL]
     assert check(backend, [{}], [[]], size=0) == [0]
 
 
 def test_full_lists(backend):
-    """Small lists with equal counts, so that the choice of what stays decides."""
+    """Small lists with many equal counts, so that results depend on which entries are kept."""
     rng, seen = random.Random(3), Counter()
     for i in range(backends.scale(300, backend, least=24)):
         size, most = rng.choice((1, 2, 5, 12, 40)), rng.choice((1, 2, 9, LARGEST))
@@ -155,7 +156,7 @@ def test_full_lists(backend):
 
 
 def test_lists_longer_than_a_block(backend):
-    """Ids enter and leave over several tiles of 256 threads, more than they move at once."""
+    """Lists span several tiles of 256 threads, and more ids enter and leave than a tile holds."""
     rng = random.Random(11)
     for used, size in ((900, 1900), (900, 900), (900, 1000), (257, 300), (0, 600)):
         some = rng.sample(range(5000), used)
@@ -165,7 +166,8 @@ def test_lists_longer_than_a_block(backend):
 
 
 def in_small_tiles(*args):
-    """Run interpreted Triton with programs of 16 lanes. As they are for the interpreter, they hold every list."""
+    """Run interpreted Triton with programs of 16 lanes. The interpreter's usual programs are wide enough to hold every
+    list, so they would not loop over tiles."""
     from specdec_kernels.triton.core import launch
 
     elements, launch.elements = launch.elements, lambda: 16
@@ -203,7 +205,7 @@ def test_what_is_no_token_changes_nothing(backend):
     assert check(backend, [{5: 0}], [[*strange, 5]], size=4, num_tokens=[9]) == [0]
     _, ids, counts = counted(backend, *lists({5: 0}, size=4), torch.tensor([strange]))
     assert ids.tolist() == [[5, last, -1, -1]] and counts.tolist() == [[0, 1, 0, 0]]
-    # -1 ends the tokens, other negative ids do not. With num_tokens -1 is passed over.
+    # Without num_tokens, -1 ends the tokens, and other negative ids are skipped. With num_tokens, -1 is skipped too.
     for num_tokens, want in ((None, {3: 1, 4: 1}), (0, {}), (1, {3: 1}), (5, {3: 1, 4: 1, 6: 1})):
         given = None if num_tokens is None else torch.tensor([num_tokens])
         _, *after = counted(backend, *lists({}, size=4), torch.tensor([[3, -7, 4, -1, 6]]), given)
@@ -236,7 +238,8 @@ def test_empty_calls(backend, B, n, S, H):
 
 
 def in_buffer(buffer, slices, *args):
-    """Count in lists that are slices of a buffer; return the buffer. It runs where the backend is."""
+    """Call count_tokens_ on lists that are slices of a buffer. Return the status and the buffer. Runs in the backend's
+    process."""
     ids, counts = (buffer[part] for part in slices)
     status = sk.count_tokens_(ids, counts, *args)
     return status, buffer
@@ -253,7 +256,7 @@ LAYOUTS = {  # the shape of a buffer, and where ids and counts of 3 lists of 7 e
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_lists_in_a_larger_buffer(op_backend, layout):
-    """The lists are as in memory of their own, and nothing else of the buffer changes."""
+    """Lists inside a larger buffer are updated like separate ones, and the rest of the buffer stays unchanged."""
     shape, slices = LAYOUTS[layout]
     own = lists({2: 1, 9: 0}, {1: 1}, {v: v % 3 for v in range(7)}, size=7)
     buffer = torch.full(shape, 77, dtype=I32)
@@ -309,7 +312,7 @@ def test_lists_need_memory_of_their_own(op_backend, how, message):
 
 # ---- bad data -------------------------------------------------------------------------------------------------------
 
-BAD = {  # changes of a call of three requests with lists of four entries, and the error on the CPU
+BAD = {  # changes to a call of three requests with lists of four entries, and the error on the CPU
     "descends": ({"ids": [[5, 3, -1, -1]]}, "ids must ascend and end with -1, got 5 then 3 in list 0"),
     "twice": ({"ids": [[3, 3, -1, -1]]}, "ids must ascend and end with -1, got 3 then 3 in list 0"),
     "after a pad": ({"ids": [[3, -1, 5, -1]]}, "ids must ascend and end with -1, got -1 then 5 in list 0"),
@@ -346,7 +349,8 @@ def test_bad_data_raises_on_the_cpu_and_changes_nothing(name):
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_data_sets_a_status_on_a_device(op_backend, name):
-    """The other requests are counted. Of two with one list the first is, and a bad num_tokens is clamped."""
+    """The other requests are counted. If two requests name one list, the first is counted. A bad num_tokens is
+    clamped."""
     if op_backend == "cpu":
         pytest.skip("the CPU raises")
     got = backends.run_without_values("count_tokens_", op_backend, **bad_call(name))

@@ -35,8 +35,8 @@ def one(op, name, seed=0):
 
 @functools.cache
 def seeds(op, name):
-    """Return the first seed, and others with a different result. In some inputs with padded buffers no request is
-    present."""
+    """Return seed 0 and up to two seeds whose results differ from its result. Some seeds do not: in padded buffers, no
+    request may be present."""
     results = {seed: graphs.call(op, one(op, name, seed)) for seed in range(9)}
     return 0, *[seed for seed in results if not same(results[seed], results[0])][:2]
 
@@ -88,7 +88,7 @@ def test_the_checks_run_and_can_fail(op, name, monkeypatch):
         assert all(map(same, *graphs.on_streams(op, inputs, times=2)))
         graphs.without_waiting(op, inputs[0])
 
-        kept = getattr(graphs.sk, op)(**inputs[0])  # an op whose kernels are not in the graph
+        kept = getattr(graphs.sk, op)(**inputs[0])  # acts like an op whose kernels are not in the graph
         monkeypatch.setattr(graphs.sk, op, lambda **_: kept)
         left, _ = graphs.replayed(op, inputs)
         assert not all(map(same, left, want))

@@ -87,6 +87,6 @@ def test_examples_agree_with_the_reference(op_backend, function):
 @pytest.mark.parametrize("op", registry.OPS)
 @pytest.mark.slow
 def test_what_torch_wants(op_backend, op):
-    """On the CPU for each kind of call. The schema and the fake are the same for all backends, so elsewhere one call is
-    enough."""
+    """torch's checks of an op pass: on the CPU for every kind of call, elsewhere for one. The schema and the fake are
+    the same for all backends."""
     backends.there(op_backend, surface.check_examples, op, None if op_backend == "cpu" else 1)

@@ -70,7 +70,8 @@ def test_accept_tests_uniforms_outside_too(backend):
 
 @pytest.mark.slow_in_triton
 def test_no_id_of_the_draft_alone_is_emitted(backend):
-    """The target has one id and the draft two. u = -1 used to accept the second, because -1 < 0."""
+    """The target has one id and the draft two, so p = 0 for the draft's second id. Without clamping, u = -1 would
+    accept it, because u * q < 0."""
     p, q, u = torch.zeros(1, 2, 1), torch.zeros(1, 1, 2), torch.tensor([[-1.0, 0.0]], dtype=torch.float64)
     out = backends.run("verify_chain", backend, p, torch.tensor([[1]]), q, uniforms=u)
     assert out.tokens.tolist() == [[0, -1]] and out.num_accepted.tolist() == [0]

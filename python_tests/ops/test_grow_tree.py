@@ -41,7 +41,7 @@ def distinct(B, L, K):
 
 
 def candidates(rng, B, L, K):
-    """Return random log_q and tokens: from steep to flat, in coarse steps so that sums are equal, and invalid ones."""
+    """Return random log_q and tokens: steep or flat, some rounded so that sums tie, some invalid."""
     g = torch.Generator().manual_seed(rng.getrandbits(32))
     log_q = torch.randn(B, L, K, generator=g) * rng.choice((0.0, 0.5, 2.0, 30.0))
     log_q = log_q.log_softmax(-1) if K else log_q
@@ -92,7 +92,8 @@ def best_total(probs, nodes):
 
 
 def total(tree, probs, b=0):
-    """Return the sum of a tree's path probabilities. Tokens are the candidates' indices."""
+    """Return the sum of a tree's path probabilities, and its number of nodes without the root. Tokens are the
+    candidates' indices."""
     parents, tokens = tree.parents[b].tolist(), tree.tokens[b].tolist()
     reach, depth, sum_ = [1.0], [0], 0.0
     for parent, token in zip(parents[1:], tokens[1:]):
@@ -125,7 +126,7 @@ def test_no_prefix_closed_set_is_better(backend, L, K):
         for b in range(4):
             probs = log_q[b].double().exp().tolist()
             got, n = total(tree, probs, b)
-            # A node may take the place of one whose float32 score is equal: L roundings of scores.
+            # Nodes whose float32 scores tie may replace each other. A score is rounded L times.
             assert n == nodes - 1 and math.isclose(got, best_total(probs, nodes - 1), rel_tol=L * 2.0**-22)
 
 
@@ -159,14 +160,14 @@ def test_largest(backend, L, K, nodes):
 def test_by_hand(backend):
     log_q = torch.tensor([[[0.25, 0.5], [0.125, 0.75]]]).log()
     tree = grown(backend, log_q, torch.tensor([[[5, 6], [7, 8]]]), 9)
-    # 6: .5, 6 8: .375, 5: .25, 5 8: .1875, 6 7: .0625, 5 7: .03125
+    # path probabilities: (6) .5, (6, 8) .375, (5) .25, (5, 8) .1875, (6, 7) .0625, (5, 7) .03125
     assert tree.tokens.tolist() == [[-1, 6, 8, 5, 8, 7, 7, -1, -1]]
     assert tree.parents.tolist() == [[-1, 0, 1, 0, 3, 1, 3, -1, -1]]
     assert tree.multiplicity is None and tree.draft_nodes is None
 
 
 def test_ties_by_hand(backend):
-    """Of equal scores: the lesser depth, then the lower rank, then the lower parent."""
+    """Nodes of equal score come in the order of their depth, then of their rank in the level, then of their parent."""
     flat = torch.zeros(1, 2, 2)
     tree = grown(backend, flat, torch.tensor([[[4, 3], [2, 1]]]), 7)
     assert tree.tokens.tolist() == [[-1, 4, 3, 2, 2, 1, 1]] and tree.parents.tolist() == [[-1, 0, 0, 1, 2, 1, 2]]
@@ -176,7 +177,7 @@ def test_ties_by_hand(backend):
 
 
 def test_scores_are_float32_sums_from_the_root(backend):
-    """2^24 + 1 is no float32: the second level's costs vanish in the sum, and depth decides."""
+    """2^24 + 1 has no float32, so the second level's costs vanish in the sums, and depth decides."""
     log_q = torch.tensor([[[-(2.0**24), -(2.0**24) - 2], [-0.5, -1.0]]])
     tree = grown(backend, log_q, distinct(1, 2, 2), 5)
     assert tree.parents.tolist() == [[-1, 0, 1, 1, 0]] and tree.tokens.tolist() == [[-1, 0, 0, 1, 1]]
@@ -211,7 +212,8 @@ def test_what_is_no_candidate_is_left_out(backend, name):
 
 
 def test_a_repeated_token_is_one_child(backend):
-    """The likelier candidate stays, of equal ones the first. One that is left out repeats nothing."""
+    """Of candidates with the same token the likeliest is kept, or the first if they are equal. An invalid candidate
+    does not count as a repeat."""
     log_q = torch.tensor([[[-2.0, -1.0, -3.0, -1.0, NAN]]])
     tree = grown(backend, log_q, torch.tensor([[[7, 7, 8, 9, 8]]]), 6)
     assert tree.tokens.tolist() == [[-1, 7, 9, 8, -1, -1]]

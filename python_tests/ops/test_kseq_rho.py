@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""kseq_rho: rho is the best valid one, on random pairs, by hand, at degenerate rows, and for mutants."""
+
 import contextlib
 import math
 
@@ -52,7 +54,8 @@ WIDTHS = [
 @pytest.mark.parametrize("V, Vq, dtype", WIDTHS)
 def test_is_the_best_valid_rho(op_backend, V, Vq, dtype, kind):
     """rho is the best valid one. The pairs are random, peaked, near, identical, disjoint and one-hot, with k from 1 to
-    64. V is one id, the golden size, with narrower and wider drafts, chunk + 1, and a prime of five chunks."""
+    64. V is 1, 3 as in test_golden, 33 with narrower and wider drafts, 1025 (a chunk and one more), and 4099 (a prime,
+    five chunks)."""
     check(op_backend, *pairs(op_backend, V + Vq, 28 if V > 1000 else 280, V, Vq, dtype, kind), kind)
 
 
@@ -99,7 +102,7 @@ def test_disjoint_and_nearly(backend):
         assert ((beta >= 0) & (beta <= 1) & (p_acc >= 0) & (p_acc <= 1)).all() and ((rho >= 1) & (rho <= k)).all()
         assert (p_acc <= k * 1.1e-5 + 1e-6).all() and (
             p_acc >= beta
-        ).all()  # each of k drafts adds at most the overlap, whose sum is off by 4 u
+        ).all()  # each of k drafts adds at most the overlap, whose sum is off by a few ulp
         assert (beta[2 * third :] < 1e-6).all() and (rho[2 * third :] == k).all()
         z, y = p.log(), q.log()
         z_stats, y_stats = sk.row_stats(z), sk.row_stats(y)
@@ -133,7 +136,7 @@ def test_greedy_rows_are_one_hot(backend):
     ],
 )
 def test_a_row_that_is_no_law(backend, p, q):
-    """An invalid row gives rho = k and NaN for the others; other rows are as if alone."""
+    """An invalid row gives rho = k and NaN for beta and p_acc. Other rows of the batch do not change."""
     good_p, good_q = golden()
     rows = torch.cat([good_p, torch.tensor([p]), good_p]), torch.cat([good_q, torch.tensor([q]), good_q])
     out = backends.run("kseq_rho", backend, *rows, 3, kind="probs")
@@ -177,8 +180,8 @@ def test_batch_strides_and_the_type_of_k_change_no_bit(op_backend):
 @pytest.mark.parametrize("kind", ["logits", "probs"])
 @pytest.mark.parametrize("V", [7, 50])
 def test_a_hundred_thousand_pairs(V, kind):
-    """Over many pairs, |f| and the loss of acceptance stay below 1e-6, and rho is never invalid. Below test-all, one
-    pair in ten is tested."""
+    """Over many pairs, |f| and the loss of acceptance stay below 1e-6, and rho is always valid. Only make test-all
+    tests all pairs; otherwise one in ten is tested."""
     for seed in range(10 if tiers.TIER == "all" else 1):
         check("cpu", *pairs("cpu", 100 + seed, 2500, V, kind=kind), kind)
 

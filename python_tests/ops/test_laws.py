@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the distributions with which other tests compare."""
+"""Tests of the enumerated distributions that other tests compare with."""
 
 import numpy as np
 import pytest

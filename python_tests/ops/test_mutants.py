@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each mutant is the right implementation with one wrong line. The check named beside it, which the ops pass, must
-fail."""
+"""Each mutant is the right implementation with one wrong line. The checks listed for it in CAUGHT, which the ops pass,
+must fail."""
 
 import math
 
@@ -55,7 +55,7 @@ class OneUniformTwice(Plain):
 
 
 class DraftMassLeaked(Plain):
-    """Loses 1% of q, in the test and in the residual."""
+    """Scales q by .99, in the test and in the residual."""
 
     def draft_laws(self, *args):
         return 0.99 * super().draft_laws(*args)
@@ -114,7 +114,7 @@ class ResidualAfterTheDraftEnds(Plain):
 
 
 class DrawOneLate(Plain):
-    """Draws the first id with cumsum >= v * total + its own weight: the neighbour of the right token."""
+    """Draws the id after the right one."""
 
     def draw(self, w, v):
         return (super().draw(w, v) + 1).clamp(max=w.shape[-1] - 1)

@@ -26,7 +26,7 @@ TIMES = 12  # more than torch.compile's limit of graphs per function
 
 
 def of_numpy(x):
-    """Yield (numpy scalar, the Python number that it holds) for every numpy type that can hold a number, or nearly."""
+    """Yield (numpy scalar, the Python number that it holds) for every numpy type that can hold x, rounded or not."""
     if isinstance(x, bool):
         kinds = (np.bool_,)
     elif isinstance(x, int):
