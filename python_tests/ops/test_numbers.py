@@ -33,7 +33,8 @@ def is_number(x):
 
 
 def with_numbers(op):
-    """Yield the example calls, by field, in which a number, a rule's name or a pair holds for all requests."""
+    """Yield (name, arguments) of the example calls that give a parameter as a Python number, or a rule by name.
+    Arguments are named by field."""
     for call in flat.dotted_calls(op, V=37):
         given = {name for name in NAMES & call.arguments.keys() if is_number(call.arguments[name])}
         if given or isinstance(call.arguments.get("rule"), str):
@@ -57,7 +58,7 @@ def as_tensors(op, arguments):
             out["alpha"] = torch.tensor(alpha).view(1, -1, 1)
         elif alpha is not None and not isinstance(alpha, torch.Tensor):
             out["alpha"] = torch.tensor([alpha], dtype=torch.float32)
-    # a number can show that nothing is drawn, a tensor cannot
+    # a temperature of 0 as a number shows that no random numbers are needed; a tensor does not
     if op != "row_stats" and "uniforms" not in out and "seed" not in out:
         zero = torch.zeros(1, dtype=torch.int64)
         out |= {"seed": zero, "offset": zero}
@@ -69,7 +70,7 @@ def numbers_and_tensors(op, arguments):
 
 
 def test_the_examples_hold_every_number():
-    """The examples hold a number for every parameter, rules by name with zero, one and two numbers, and a slot."""
+    """The examples give a number for every sampling parameter, and alpha as one number and as a tuple."""
     seen = [(name, arguments[name]) for op in OPS for _, arguments in with_numbers(op) for name in arguments]
     assert NAMES - {"slot"} <= {name for name, x in seen if is_number(x)}
     alphas = [x for name, x in seen if name == "alpha"]
@@ -107,7 +108,7 @@ def test_nothing_is_called_for_a_number(op):
     for name, arguments in with_numbers(op):
         given = as_tensors(op, arguments)
         if isinstance(arguments.get("alpha"), tuple) and arguments["rule"] == "synthetic":
-            arguments = arguments | {"alpha": given["alpha"]}  # a rate for each position is a tensor
+            arguments = arguments | {"alpha": given["alpha"]}  # the wrapper makes a tensor of the rates of positions
         calls = calls_of(op, arguments)
         assert calls == calls_of(op, given) and any(x.startswith(f"specdec.{op}.") for x in calls), name
 
@@ -195,6 +196,6 @@ def direct(op, changes):
 @pytest.mark.slow_in_triton
 @pytest.mark.parametrize("op, changes, message", WRONG, ids=[f"{i}-{w[0]}" for i, w in enumerate(WRONG)])
 def test_the_op_checks_numbers(op_backend, op, changes, message):
-    """On every device, because numbers are on the host."""
+    """Numbers are checked on every device, because they are on the host."""
     with pytest.raises(RuntimeError, match=message):
         backends.there(op_backend, direct, op, changes)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One row in memory under two sets of penalties counts as two rows: sums kept for one are not used for the other.
 
-Every call equals, bit for bit, the call on rows with the penalties already applied. The mutant is "sums of another
-view".
+Every call equals, bit for bit, the call on rows with the penalties already applied. The mutant that this finds is "sums
+of another view" in support/view_mutants.py.
 """
 
 import pytest
@@ -18,7 +18,8 @@ def test_rows_in_one_memory_are_seen_as_if_written_out(isa_backend):
 
 @pytest.mark.parametrize("sides", one_memory.MIRRORED)
 def test_the_two_views_differ_in_their_sums_alone(sides):
-    """Not vacuous: memory and stats are the same, but a draw from the other view gives another token."""
+    """The test is not vacuous: memory and stats of both views are equal, but a draw from the other view gives another
+    token."""
     seen, plain = one_memory.mirrored_call("verify_chain", "token", sides)
     assert seen["target"].logits.data_ptr() == seen["draft"].logits.data_ptr()
     bonus, drafted_from = plain["target"].logits[:, 1], plain["draft"].logits[:, 0]
@@ -33,7 +34,7 @@ def test_the_two_views_differ_in_their_sums_alone(sides):
 
 
 def test_the_second_position_sees_a_larger_entry():
-    """Not vacuous: the second draft is rejected, and without penalties it is accepted."""
+    """The test is not vacuous: the second draft is rejected, but without penalties it is accepted."""
     seen, plain = one_memory.relaxed_call()
     assert sk.verify_chain(**plain).num_accepted.tolist() == [1] * one_memory.REQUESTS
     bare = seen | {"target": seen["target"]._replace(penalties=None)}

@@ -53,8 +53,8 @@ def side_by_side(x, t, shared):
 
 
 def with_neighbour(op, arguments, i, name, shared):
-    """Call the op with out.<name> directly after its i-th tensor in memory. Return the result, and that of a plain
-    call."""
+    """Call the op with out.<name> directly after its i-th tensor in memory, or overlapping it if `shared`. Return the
+    result, and that of a plain call."""
     want = getattr(sk, op)(**arguments)
     leaves, form = tree_flatten(arguments)
     at = [k for k, x in enumerate(leaves) if is_there(x)]

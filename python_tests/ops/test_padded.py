@@ -90,7 +90,7 @@ def assert_absent(out, n):
 
 def assert_padded(op, run, args, kind, number, n):
     """Check a padded call: entries after the first n do not change the results, and their own results are absent."""
-    run(**args)  # so the memory that results are written to next held other values
+    run(**args)  # leaves other values in memory that the next results may reuse
     out = run(**cut(op, args, n, stale(kind)), **{NUMBERS[op]: number})
     alone = run(**cut(op, args, n, lambda x, count: x[:count]))
     assert same([x[:n] for x in tensors(out)], tensors(alone)), (kind, n)
@@ -125,7 +125,8 @@ def test_numbers(op_backend, op):
 @pytest.mark.parametrize("op", NUMBERS)
 @pytest.mark.slow_in_triton
 def test_rows_of_many_blocks(op_backend, op):
-    """On a GPU, a row's blocks count each other; blocks of absent rows must not be counted."""
+    """On a GPU, several blocks share a row and count how many have finished. Blocks of absent rows must not be
+    counted."""
     run = backends.call(op, op_backend)
     for call in calls_of(op, "cuda-on-cpu", V=9001, dtype=torch.bfloat16)[:9]:
         assert_padded(op, run, call.arguments, "nan", torch.tensor([1]), 1)
@@ -217,7 +218,7 @@ def test_a_wrong_line_is_caught(name):
     worker = Worker("mutant", {"OMP_NUM_THREADS": "1"})
     run = functools.partial(worker.call, with_kernels_of, mutate(CSRC, *change), op)
     args = next(call.arguments for call in example_calls.calls(op) if call.name == form)
-    # a mutant that reads absent rows may read outside of all memory, and its process dies
+    # a mutant that reads absent rows may read unmapped memory, which ends its process
     with pytest.raises((AssertionError, ChildProcessError)):
         assert_padded(op, run, args, "nan", torch.tensor([1]), 1)
     worker.process.terminate()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Penalties: what they do to a row, by hand, and what of them is wrong. Random calls: test_views.py."""
+"""Penalties: results computed by hand, and errors. Random calls: test_views.py."""
 
 import math
 
@@ -24,7 +24,7 @@ def table(*counts, bits):
 
 
 LIST = dict(zip(("ids", "counts"), sk.history([[3]], [[0, 0, 2]], size=4)))
-TABLES = table([2, 0, 1, 0, 0], bits=[8]), table([2, 0, 1, 0], bits=[-24])  # bits from 4 on are of no token
+TABLES = table([2, 0, 1, 0, 0], bits=[8]), table([2, 0, 1, 0], bits=[-24])  # bits from 4 on belong to no token
 
 
 @pytest.mark.parametrize("history", [LIST, *TABLES])
@@ -38,7 +38,7 @@ def test_golden(history):
     ):  # fmt: skip
         window = None if drafted is None else torch.tensor(drafted)
         rows = Rows(z, penalties=sk.Penalties(*amounts, **history, drafted=window))
-        for v, p in enumerate(want):  # each draw's ln q
+        for v, p in enumerate(want):  # draw each token, to get its ln q
             below = sum(want[:v]) + p / 2
             out = sk.sample(rows, uniforms=torch.tensor([[below]], dtype=torch.float64))
             assert out.tokens.item() == v
@@ -47,7 +47,8 @@ def test_golden(history):
 
 
 def test_two_views_of_one_row_are_two_rows():
-    """Every position names the same stored row. An executor that took them for one would keep its first sums."""
+    """All positions read one stored row, each with other penalties. An op that caches sums by the stored row alone
+    would reuse those of position 0."""
     z = torch.zeros(1, 4)
     penalties = sk.Penalties(presence=30.0, **lists([-1]))
     draft, uniforms = torch.tensor([[0, 1, 2]]), torch.tensor([[0.0, 0.0, 0.0, 0.5]], dtype=torch.float64)
@@ -61,8 +62,9 @@ def test_two_views_of_one_row_are_two_rows():
 
 @pytest.mark.parametrize("method", ["kseq", "recursive", "recursive_without_replacement", "traversal"])
 def test_one_draft_row_of_two_nodes(method):
-    """Node 2 was drawn from the row of node 1, but after its token: q(1) = 1 / (3 + e^-2), p(1) = 1 / (3 + e), so it is
-    accepted up to .547. As the root sees the row q(1) were 1/4, and .6 accepted too."""
+    """Both nodes are drawn from one stored row, which node 2 sees with token 0 penalised: q(1) = 1 / (3 + e^-2). With
+    p(1) = 1 / (3 + e), node 2 is accepted below u = .548. Without the penalty, q(1) would be 1/4, and u = .6 would be
+    accepted."""
     penalties = sk.Penalties(presence=2.0, **lists([-1]))
     tree = torch.tensor([[-1, 0, 1]]), torch.tensor([[-1, 0, 1]])
     target = torch.tensor([[[1.0, 0.0, 0.0, 0.0]] * 3])
@@ -74,7 +76,7 @@ def test_one_draft_row_of_two_nodes(method):
 
 
 def test_no_penalties_is_the_call_as_it_was():
-    """A plain call hands the op no argument of penalties; penalties that are off change no bit."""
+    """Penalties with amounts that are off change no bit of the results."""
     for op in OPS:
         seen, _ = viewed.call_of(op, 1)
         plain = bare(seen)
@@ -93,7 +95,7 @@ def penalised_off(rows, N, call):
 
 
 def call_with(op, **fields):
-    """A call of three rows or requests whose penalties have these fields."""
+    """Return a call of three rows or requests whose penalties have these fields."""
     given = {"repetition": 1.3, **lists([0, 3, -1], [1, 2, 3], [-1, -1, -1])} | fields
     penalties = sk.Penalties(**given)
     return of_three(op, penalties=penalties)
@@ -166,7 +168,7 @@ def test_other_errors(op):
 @pytest.mark.parametrize("backend", [name for name in backends.NAMES if name in tiers.SIMULATED])
 @pytest.mark.parametrize("op", OPS)
 def test_what_a_device_finds_wrong_makes_a_row_invalid(op, backend):
-    """There nothing looks at values before the kernels run. One of three requests is wrong, and it alone."""
+    """A GPU's tensors are not checked before the kernels run. Of three requests only the wrong one becomes invalid."""
     call = call_with(op, repetition=None)
     if op not in FLAT:
         call |= {"uniforms": torch.full((3, 2 if op == "verify_chain" else 3), 0.5, dtype=torch.float64)}
@@ -185,7 +187,7 @@ def test_what_a_device_finds_wrong_makes_a_row_invalid(op, backend):
     )
     for fields in (
         *tables,
-        *(bad_lists if backend == "cuda-on-cpu" else ()),  # Triton's kernels do not look whether a list ascends
+        *(bad_lists if backend == "cuda-on-cpu" else ()),  # Triton's kernels do not check that a list ascends
         {"repetition": torch.tensor([1.0, 0.0, 1.0])},
         {"repetition": torch.tensor([1.0, math.nan, 1.0])},
         {"frequency": torch.tensor([0.0, math.inf, 0.0])},
@@ -200,7 +202,7 @@ def test_what_a_device_finds_wrong_makes_a_row_invalid(op, backend):
         ids = [*range(9)]
         if (
             any(fields is x for x in tables) and backend == "triton-interpret"
-        ):  # there only the token's entry is invalid
+        ):  # Triton makes only the token's entry invalid
             ids = [v for v, count in enumerate(fields["counts"][1].tolist()) if count < 0]
         nan[1, ..., ids] = math.nan
         rows = call[side]._replace(logits=nan)
@@ -212,7 +214,8 @@ def test_what_a_device_finds_wrong_makes_a_row_invalid(op, backend):
 @pytest.mark.parametrize("used, is_valid", [(16384, True), (16385, False)])
 @pytest.mark.parametrize("backend", [name for name in backends.NAMES if name == "cuda-on-cpu"])
 def test_cuda_lists_so_many_used_tokens(backend, used, is_valid):
-    """A row of a request that has used more is invalid; other rows are not."""
+    """CUDA lists at most 16,384 used tokens of a table. If a request has used more, its rows are invalid. Other rows
+    stay valid."""
     counts = torch.zeros(2, 17000, dtype=torch.int32)
     counts[0, -used:] = 1
     bits = torch.zeros(2, -(-17000 // 32), dtype=torch.int32)

@@ -17,7 +17,7 @@ from specdec_kernels.rows import Rows
 
 Z = (2.0, 1.0, 0.5, -0.5, 0.0)
 PROMPT, OUTPUT = [3], [0, 0, 2]
-GOLDEN = [  # (repetition, frequency, presence), the drafts before, p to twelve digits
+GOLDEN = [  # (repetition, frequency, presence), the draft tokens before the row, p to twelve digits
     ((1.3, 0.0, 0.0), (), ".449263143911 .262210402440 .141707153501 .050357483828 .096461816319"),
     ((1.3, 0.0, 0.0), (1,), ".474926069895 .220066193439 .149801786326 .053234017098 .101971933243"),
     ((1.0, 0.5, 0.0), (1, 2, 1), ".458291108891 .168595877033 .102258568522 .102258568522 .168595877033"),
@@ -34,7 +34,7 @@ def listed(V, prompt=PROMPT, output=OUTPUT):
 
 @pytest.mark.parametrize("given, drafted, want", GOLDEN)
 def test_golden(given, drafted, want):
-    for history in (listed(5), History.of_table([2, 0, 1, 0], [-24], 5)):  # bit 3 is set, and some of no token
+    for history in (listed(5), History.of_table([2, 0, 1, 0], [-24], 5)):  # bit 3 is set, and bits of no token
         e = penalised(np.array(Z), history.after(drafted), *given)
         p = np.exp(e) / np.exp(e).sum()
         assert [f"{x:.12f}".removeprefix("0") for x in p] == want.split()
@@ -89,14 +89,14 @@ def softmax(e):
 
 
 def model(seed, peaked):
-    """Logits after each prefix of at most G tokens."""
+    """Return the logits after each prefix of at most G tokens."""
     rng = np.random.default_rng(seed)
     prefixes = [x for n in range(G + 1) for x in itertools.product(range(V), repeat=n)]
     return {x: rng.normal(0, 6 if peaked else 1.5, V).astype(np.float32) for x in prefixes}
 
 
 def seen(z, prefix):
-    """The penalised row written out after a prefix, from tokens that were counted one by one."""
+    """Return the penalised row after a prefix, with its tokens counted one by one."""
     output = [*HISTORY[1], *prefix]
     r, f, s = (np.float32(x) for x in PENALTIES.values())
     e = z[prefix].copy()
@@ -109,7 +109,8 @@ def seen(z, prefix):
 
 
 def emitted(target, draft, of_draft, method, rule):
-    """What a step of the reference emits, over all drafts and all decisions. of_draft: the draft sees penalties too."""
+    """Return the distribution of the tokens that a step of the reference emits, over all drafts and decisions.
+    of_draft: the draft's rows are penalised too."""
     joint = defaultdict(float)
     ids, counts = sk.history([HISTORY[0]], [HISTORY[1]], size=4)
     penalties = sk.Penalties(**PENALTIES, ids=ids, counts=counts)
@@ -138,7 +139,7 @@ def emitted(target, draft, of_draft, method, rule):
 
 
 def continued(joint, target):
-    """Every emitted prefix continued by plain decoding to G + 1 tokens."""
+    """Return the distribution of G + 1 tokens: plain decoding continues each emitted prefix."""
     law = defaultdict(float)
     for tokens, mass in joint.items():
         for more in itertools.product(range(V), repeat=G + 1 - len(tokens)):
@@ -157,7 +158,7 @@ def test_a_step_is_plain_decoding(method, of_draft, peaked):
     law = continued(emitted(target, draft, of_draft, method, "exact"), target)
     plain = continued({(): 1.0}, target)
     assert max(abs(law[x] - plain[x]) for x in plain) < 1e-14
-    committed = defaultdict(float)  # what engines do that count no drafts: far from it
+    committed = defaultdict(float)  # penalties that do not count draft tokens, as in some engines: another distribution
     for x in plain:
         committed[x] = math.prod(softmax(penalised(target[x[:i]], listed(V, *HISTORY), *PENALTIES.values()))[x[i]]
                                  for i in range(G + 1))  # fmt: skip
@@ -165,7 +166,7 @@ def test_a_step_is_plain_decoding(method, of_draft, peaked):
 
 
 def drawn(q, method, before):
-    """The distribution of a node's token, after the siblings before it."""
+    """Return the distribution of a node's token, given the siblings before it."""
     if method == "recursive":
         return q
     left = np.where(np.isin(np.arange(V), before), 0.0, q)
@@ -173,7 +174,8 @@ def drawn(q, method, before):
 
 
 def emitted_by_tree(target, draft, of_draft, method):
-    """What a step of the reference emits on a root with children 1 and 2, of which 1 has the child 3."""
+    """Return the distribution of the tokens that a step emits on a tree: a root with children 1 and 2, and node 3 below
+    node 1."""
     joint = defaultdict(float)
     ids, counts = sk.history([HISTORY[0]], [HISTORY[1]], size=4)
     penalties = sk.Penalties(**PENALTIES, ids=ids, counts=counts)
@@ -185,7 +187,7 @@ def emitted_by_tree(target, draft, of_draft, method):
         paths = [(), (a,), (b,), (a, c)]
         rows = [torch.from_numpy(np.stack([z[path] for path in paths]))[None] for z in (target, draft)]
         sides = Rows(rows[0], penalties=penalties), Rows(rows[1], penalties=penalties if of_draft else None)
-        tree = torch.tensor([[-1, 0, 0, 1]]), torch.tensor([[0, a, b, c]])  # token 0 at the root counts nowhere
+        tree = torch.tensor([[-1, 0, 0, 1]]), torch.tensor([[0, a, b, c]])  # the token 0 at the root is not counted
 
         def walk(chance, tree=tree, sides=sides):
             class Given(Chance):

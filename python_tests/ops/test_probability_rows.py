@@ -23,8 +23,8 @@ DRAFT = 1  # likely under the draft, unlikely under the target
 def requests(names, thin=1):
     """Return (target rows, uniforms, other arguments), one request per combination, of which every `thin`-th is kept.
 
-    They combine every rule and its parameters, every invalid value, some uniforms, and its position: at the draft
-    token, at ids that may be drawn, and in the bonus row.
+    The combinations run over every rule with its parameters, every invalid value, its place (at the draft token, at ids
+    that may be drawn, in the bonus row), and some uniforms.
     """
     rules = [(name, alpha) for name in names for alpha in rule_cases.ALPHAS[name]]
     uniforms = itertools.product((0.02, 0.97), (0.1, 0.7))
@@ -43,7 +43,8 @@ def requests(names, thin=1):
 
 
 def thinned(backend):
-    """Return the step between requests that a backend tests. It is coprime to the lengths of all cycles."""
+    """Return n, if a backend tests every n-th request. It is coprime to the lengths of the cycles above, so no value is
+    always skipped."""
     return {"cpu": 1, "cuda": 1, "triton": 1}.get(backend, 131 if backend in rule_cases.SLOW else 11)
 
 
@@ -109,8 +110,8 @@ def test_a_rule_that_keeps_the_draft(backend, rule, alpha):
 
 
 def test_a_negative_probability_takes_nothing_from_its_siblings(backend):
-    """target_only places the children's probabilities one after the other: here (0, .4), so u = .39 falls on the
-    second."""
+    """target_only places the children's probabilities one after the other. Here they are 0 (from -.2) and .4, so u =
+    .39 accepts the second child."""
     p = torch.tensor([0.4, -0.2, 0.6])
     tree = torch.tensor([[-1, 0, 0]]), torch.tensor([[-1, 1, 0]])
     for coin, accepted in ((0.39, 1), (0.41, 0)):
@@ -141,7 +142,7 @@ def test_greedy_chains(backend, method, dtype):
 
 @pytest.mark.parametrize("method", TREE_METHODS)
 def test_greedy_trees(backend, method):
-    """Node 1 is the root's argmax, node 3 its child's."""
+    """Node 1 is the argmax of the root's row, and node 3 that of node 1's."""
     tree = torch.tensor([[-1, 0, 0, 1]]), torch.tensor([[-1, 1, 2, 0]])
     rows = TIED[[0, 1, 2, 2]][None]
     out = backends.run("verify_tree", backend, tree, rows, rows, method=method, target_kind="probs", draft_kind="probs",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The race: the token is a function of the row, the seed and the absolute position, whatever was drafted."""
+"""Races: the emitted token depends on the row, the seed and the absolute position, but not on the draft."""
 
 import itertools
 import math
@@ -16,8 +16,8 @@ from specdec_kernels.reference.race import keys_of, noise_of
 from specdec_kernels.testing import check_counts
 
 P, Q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.5, 0.3])
-MATCH = (0.2, 0.3, 0.193548387)  # algorithms-next 3: chance that token i wins both races
-TWO = 0.878990902  # chance that p's winner is among the first two on q
+MATCH = (0.2, 0.3, 0.193548387)  # chance that token i wins the races on p and on q
+TWO = 0.878990902  # chance that p's winner is first or second on q
 SERVED = [name for name in backends.NAMES if backends.serves(name, "sample", {"race": True})]
 
 
@@ -53,7 +53,8 @@ def test_theory_has_the_goldens():
 
 @pytest.mark.parametrize("V, Vq", [(1, 1), (5, 5), (40, 40), (7, 12), (12, 7)])
 def test_theory_is_the_double_sum(V, Vq):
-    """With zeros on both sides, ties of p / q, and vocabularies of two sizes; between its bounds."""
+    """race_acceptance equals the double sum, and lies between its bounds. Some rows have zeros or equal ratios p / q,
+    and vocabularies differ in size."""
     rng = np.random.default_rng(V)
     for _ in range(30):
         p, q = rng.dirichlet(np.ones(V)), rng.dirichlet(np.ones(Vq))
@@ -80,7 +81,8 @@ def test_the_reference_noise_is_the_key_of_the_specification():
 
 
 def test_matches_and_marginals(racer):
-    """The chance of each common winner, and of the first two, as in the closed forms."""
+    """p's winner is first, or among the first two, on q as often as the closed forms say. Each race alone follows its
+    own row."""
     n = 200_000 if backends.BACKENDS[racer].slower == 1 else 20_000
     at = {"seed": torch.full((n,), 5), "offset": torch.arange(n)}
     y, x = won(racer, rows(P, n), **at).tokens[:, 0], won(racer, rows(Q, n), k=2, **at).tokens
@@ -99,9 +101,9 @@ def test_matches_and_marginals(racer):
 
 
 def test_law_of_peaked_rows(racer):
-    """Gaps of 300 between logits: the winner is never a token that p forbids in practice, and the rest follows p."""
+    """With gaps of 300 between logits, tokens of negligible probability never win, and the others follow p."""
     n = 100_000 if backends.BACKENDS[racer].slower == 1 else 20_000
-    n = 1_000_000 if tiers.TIER == "all" and "cuda-on" not in racer else n  # nine minutes on the simulated device
+    n = 1_000_000 if tiers.TIER == "all" and "cuda-on" not in racer else n  # simulated: nine minutes
     z = torch.tensor([300.0, 299.0, 0.0, 300.5, -300.0, -math.inf])
     out = won(racer, z.expand(n, -1), seed=torch.full((n,), -9), offset=torch.arange(n) + (1 << 40))
     law = dict(enumerate(z.double().softmax(-1).tolist()))
@@ -233,7 +235,7 @@ def test_samples_agree_with_the_reference(racer, how):
 
 
 def test_many_seeds(racer):
-    """One row, 100,000 seeds in make test-all: the reference's keys are computed at once."""
+    """One row with many seeds, 100,000 in make test-all. The reference's keys are computed for all seeds at once."""
     n = 100_000 if tiers.TIER == "all" else 10_000 if backends.BACKENDS[racer].slower == 1 else 500
     z = torch.randn(130, generator=torch.Generator().manual_seed(3))
     seed = torch.randint(-(2**63), 2**63 - 1, (n,), generator=torch.Generator().manual_seed(4))
@@ -255,7 +257,8 @@ def model(prefix, V=40):
 
 
 def decoded(n, seed, drafter, width, depth, as_tree):
-    """Decode n tokens speculatively. drafter(prefix) -> a row of logits, or None for random drafts."""
+    """Decode n tokens speculatively. Return them and the mean number of tokens per step. drafter(prefix) returns a row
+    of logits."""
     text = []
     steps = 0
     while len(text) < n:
@@ -281,7 +284,8 @@ def decoded(n, seed, drafter, width, depth, as_tree):
 
 
 def test_the_text_is_that_of_plain_decoding():
-    """Three drafters, two lengths, chains and two trees, and no drafts at all: one text for a seed."""
+    """For one seed, three drafters give the same text as plain decoding, with chains of two lengths and with two
+    trees."""
     n = 60
     drafters = {
         "near": lambda prefix: model(prefix) + 0.5 * model((9, *prefix)),
@@ -308,7 +312,7 @@ def test_offset_is_the_absolute_position(racer):
     at = {"seed": torch.arange(B), "offset": 1000 + torch.arange(B)}
 
     def tokens(first, offset):
-        """Return the tokens that plain decoding gives from row `first` on: one draft that never matches a row."""
+        """Return the token of row `first` in each request, from a call without drafts."""
         drafts = torch.full((B, 0), -1)
         out = backends.run(
             "verify_chain", racer, z[:, first : first + 1], drafts, method="race", **at | {"offset": offset}
@@ -319,9 +323,9 @@ def test_offset_is_the_absolute_position(racer):
     whole = backends.run("verify_chain", racer, z, own[:, :G], method="race", **at)
     assert (whole.num_accepted == G).all() and torch.equal(whole.tokens, own)
     steps = torch.stack([tokens(i, at["offset"]) for i in range(G + 1)], 1)
-    assert (steps[:, 1:] != own[:, 1:]).double().mean() > 0.5  # one position for all depths
+    assert (steps[:, 1:] != own[:, 1:]).double().mean() > 0.5  # wrong: one position for all depths
     indices = torch.stack([tokens(i, torch.full((B,), i)) for i in range(G + 1)], 1)
-    assert (indices != own).double().mean() > 0.5  # the index of the step
+    assert (indices != own).double().mean() > 0.5  # wrong: the index of the step
     tree = torch.arange(-1, G).expand(B, -1), torch.cat([own[:, :1], own[:, :G]], 1)
     out = backends.run("verify_tree", racer, tree, z, method="race", **at)
     assert torch.equal(out.tokens, own) and (out.num_accepted == G).all()
@@ -366,7 +370,8 @@ def test_one_key_serves_all_rows(racer):
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_stats_with_another_maximum(k, racer):
-    """The maximum shifts all keys alike, so the winners stay, and no row counts as invalid."""
+    """A wrong maximum in the stats shifts all keys alike, so the winners stay the same, and no row counts as
+    invalid."""
     z = torch.randn(14, 40, generator=torch.Generator().manual_seed(5))
     stats = sk.row_stats(z)
     shifted = stats.clone()
@@ -377,7 +382,8 @@ def test_stats_with_another_maximum(k, racer):
 
 
 def test_ties_go_to_the_lowest_id(racer):
-    """Stats with a maximum of 1e20 make all keys equal, as the noise is lost in rounding: over chunks, and for k."""
+    """Stats with a maximum of 1e20 make all keys equal, since the noise is lost in rounding. Rows have one or several
+    chunks, and k is 4."""
     at = {"seed": torch.tensor([1]), "offset": torch.tensor([2])}
     for V, ids in ((3, (1, 2)), (1025, range(1, 1025, 7)), (3001, (3, 700, 1500, 2990, 3000))):
         stats = torch.tensor([[1.0, -1e30, 0.0, 1e20]])
@@ -434,7 +440,7 @@ def test_invalid_rows_and_ids(racer):
 
 
 def test_siblings_with_one_token(racer):
-    """The first is accepted; a third draft under the second is out of reach."""
+    """The first sibling is accepted, so the child of the second cannot be reached."""
     z = torch.full((1, 4, 3), -math.inf)
     z[..., 1] = 0
     tree = torch.tensor([[-1, 0, 0, 2]]), torch.tensor([[-1, 1, 1, 1]])
@@ -443,7 +449,7 @@ def test_siblings_with_one_token(racer):
 
 
 def test_the_draft_is_not_read(racer):
-    """Rows of NaN as the draft, of another vocabulary, change nothing."""
+    """Draft rows of NaN, or of another vocabulary, change nothing."""
     args = races.chain(1, 20, 3, 30)
     want = backends.run("verify_chain", racer, **args)
     for draft in (torch.full((20, 3, 30), math.nan), torch.zeros(20, 4, 99)):
@@ -507,7 +513,7 @@ def test_what_sample_refuses(change, message):
 
 
 def test_key_order_in_the_reference():
-    """ln p + noise, -inf for what has no mass."""
+    """A key is ln p + noise, or -inf for an id without mass."""
     p = np.array([0.5, 0.0, 0.5])
     keys = keys_of(p, None, 3, 4)
     assert keys[1] == -math.inf and keys[[0, 2]].tolist() == pytest.approx(

@@ -147,8 +147,8 @@ def test_a_coin_of_zero_in_a_tree(op_backend, method):
 @pytest.mark.parametrize("method", ["kseq", "recursive", "recursive_without_replacement", "target_only", "traversal"])
 @pytest.mark.slow_in_triton
 def test_many_siblings(op_backend, method, siblings):
-    """More siblings than a warp has lanes, half of them equal: tokens equal the reference's, and the last child can be
-    accepted."""
+    """More siblings than a warp has lanes, many with the same token: tokens equal the reference's, and the last child
+    can be accepted."""
     if op_backend == "cuda-on-cpu" and tiers.TIER != "all" and siblings == 64:
         pytest.skip("the simulated device is slow: one number of them")
     generator = torch.Generator().manual_seed(siblings)
@@ -168,11 +168,11 @@ def test_many_siblings(op_backend, method, siblings):
 
 
 def test_p_and_q_that_all_but_agree(op_backend):
-    """The residual of p = q (1 +- 1e-6) is accurate relative to float64. p = q leaves nothing."""
+    """The residual of p = q (1 +- 1e-6) has a relative error of at most 1e-6. With p = q it is empty."""
     generator = torch.Generator().manual_seed(8)
     q = torch.rand(5, 200, generator=generator).softmax(1)
     p = q * (1 + 1e-6 * torch.randint(-1, 2, q.shape, generator=generator))
-    left = (p.double() - q.double()).clamp(min=0)  # of the float32 values: the difference of near floats is exact
+    left = (p.double() - q.double()).clamp(min=0)  # exact: the difference of two near float32 values needs no rounding
     out, mass = backends.run("residual", op_backend, p, q)
     torch.testing.assert_close(mass.double(), left.sum(1), rtol=1e-6, atol=0)
     torch.testing.assert_close(out.double(), left / left.sum(1, keepdim=True), rtol=1e-6, atol=0)

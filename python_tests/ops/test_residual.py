@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""residual: the distribution (p - q)+ and its mass, against the reference, by hand and at degenerate rows."""
+
 import math
 
 import pytest
@@ -15,7 +17,7 @@ def prob_rows(seed, N, V, Vq=None, dtype=torch.float32):
 
 
 def torch_residual(p, q):
-    """The plain float32 computation, whose error bounds the op's."""
+    """Return torch's plain float32 result, whose error bounds the op's."""
     size = min(p.shape[-1], q.shape[-1])
     w = p.float().clone()
     w[:, :size] = (w[:, :size] - q.float()[:, :size]).clamp(min=0)
@@ -25,7 +27,7 @@ def torch_residual(p, q):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("V, Vq", [(1, 1), (3, 3), (33, 20), (33, 50), (1024, 1024), (1025, 1025), (4099, 4099)])
 def test_agrees_with_the_reference(backend, V, Vq, dtype):
-    """V is one id, the golden size, chunk and chunk + 1, and a prime. Vq is narrower and wider."""
+    """V is 1, 3 as in test_golden, 33 with narrower and wider drafts, 1024 (a chunk), 1025, and 4099 (a prime)."""
     p, q = prob_rows(3, 28, V, Vq, dtype)
     probs, mass = backends.run("residual", backend, p, q)
     want, want_mass = backends.run("residual", "reference", p, q)

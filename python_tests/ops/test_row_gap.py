@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""row_gap against the float64 reference and numbers by hand."""
+"""row_gap against the float64 reference and against numbers computed by hand."""
 
 import math
 
@@ -22,8 +22,8 @@ SHAPES = {
 
 
 def assert_close(got, want, V):
-    """Check sums of V float32 weights. Each weight is off by some ulp (reference/law.py), sums of chunks by 32 ulp, and
-    entropies by ln V times that."""
+    """Check sums of V float32 weights. Each weight is off by a few ulp (reference/banded/band.py), a sum over chunks by
+    32 ulp, and an entropy by ln V times as much."""
     assert torch.equal(got.isnan(), want.isnan())
     bound = (
         (64 + 8 * math.log(V)) * EPS * torch.tensor([1, 1, 1 + math.log(V), 1 + math.log(V), 1, 1], dtype=torch.float64)

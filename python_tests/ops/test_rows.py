@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows in every op: an op refuses the fields that it does not take, and the others mean the same in every op."""
+"""Rows in every op: an op refuses the fields that it does not take, and each field means the same in every op that
+takes it."""
 
 import inspect
 
@@ -46,7 +47,7 @@ def taken(op, side):
 
 
 def check_equal(found, wanted):
-    """Compare bit for bit."""
+    """Check that results are equal, bit for bit."""
     for x, y in zip(_pytree.tree_leaves(found), _pytree.tree_leaves(wanted), strict=True):
         if isinstance(x, torch.Tensor):
             torch.testing.assert_close(x, y, rtol=0, atol=0, equal_nan=True)
@@ -130,7 +131,7 @@ def test_rows_are_a_pytree():
 
 
 def test_rows_pass_through_torch_compile():
-    """Rows as an argument, created inside, and as a result."""
+    """A compiled function can take Rows, create them inside, and return them."""
 
     def step(rows, seed):
         drawn = sample(rows._replace(top_k=2), seed=seed, offset=seed)
