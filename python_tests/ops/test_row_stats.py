@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""row_stats: a row's scale, cutoff, log_norm and maximum, under every filter, against the reference and by hand."""
+
 import math
 import re
 
@@ -14,7 +16,8 @@ from specdec_kernels.rows import Rows
 
 FLT_MAX = torch.finfo(torch.float32).max
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-# 1: a single id; 5: less than any vector; 257, 1025: a vector or chunk and one more; 4099: prime, several chunks
+# 1: a single id; 5: fewer than a vector holds; 257: a multiple of a vector and one more; 1025: a chunk and one more;
+# 4099: prime, several chunks
 WIDTHS = [1, 5, 33, 257, 1024, 1025, 4099]
 
 
@@ -86,7 +89,8 @@ def test_min_p_cutoff_is_rounded_once(backend):
 
 
 def test_top_k_of_what_min_p_left(backend):
-    """With k between the number of tokens that min-p keeps and V, top-k removes nothing."""
+    """k runs from 1 to V. Once it reaches the number of tokens that min-p or top-n-sigma keeps, top-k removes
+    nothing."""
     z, _ = cases.rows_pair(12, scale(60, backend, least=6), 23, kinds=["dirichlet", "near", "zeros"])
     for k in range(1, 24, 1 if scale(23, backend) == 23 else 4):
         assert_stats(backend, z, temperature=0.7, top_k=k, min_p=0.02)
@@ -213,9 +217,9 @@ def test_wide_vocabulary(backend):
 
 @pytest.mark.parametrize("params", [{"top_p": 0.5}, {"top_k": 9000}, {"top_k": 15_000, "top_p": 0.3}])
 def test_broad_rows(backend, params):
-    """More logits near the cutoff than a kernel can hold at once: no ties, mostly ties, all ties. Those that the CUDA
-    kernel samples (id % 1024 < 256, id % 8 == 0) lie far above the others, far below them, or close together away from
-    the cutoff."""
+    """More logits near the cutoff than a kernel can hold at once: no ties, mostly ties, all ties. In the last three
+    rows, the entries that the CUDA kernel samples (id % 1024 < 256, id % 8 == 0) lie far above the others, far below
+    them, or close together away from the cutoff."""
     V = 40_960
     z = torch.randn(6, V, generator=torch.Generator().manual_seed(4))
     z[1] = z[1].round()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""row_topw against a sort of the rounded sums. The checks take a function: the op passes them on every backend, and
-each wrong version of the sort fails one.
+"""row_topw (the w best ids by score + ln p) against a sort of the rounded sums. The checks take a function: the op
+passes them on every backend, and each wrong version of the sort fails one.
 
 With given stats, every bit must be equal on all backends and instruction sets. Without them, results are compared with
 the backend's own row_stats, and bounded by float64.
@@ -20,7 +20,8 @@ from specdec_kernels.reference.row_topw import row_topw as reference
 
 INF, NAN = math.inf, math.nan
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-# 1: a single id; 31, 33: around a word; 1024, 1025: a chunk and one more; 4099: prime, more than a GPU sorts at once
+# 1: a single id; 31, 33: around a 32-bit word; 1024, 1025: a chunk and one more; 4099: prime, more than a GPU sorts at
+# once
 WIDTHS = [1, 31, 33, 1024, 1025, 4099]
 FLAT = -3000.0  # neighbours are 2^-12 apart
 
@@ -66,7 +67,7 @@ class Sorted:
 
 
 def compare(function, *args, **kwargs):
-    """Compare bit for bit."""
+    """Check that a function's results equal Sorted's, bit for bit."""
     got, want = function(*args, **kwargs), Sorted()(*args, **kwargs)
     assert got[1].shape == want[1].shape and torch.equal(got[1], want[1]), f"ids: {got[1]}, {want[1]}"
     assert torch.equal(got[0].nan_to_num(7.0), want[0].nan_to_num(7.0)), f"scores: {got[0]}, {want[0]}"
@@ -84,11 +85,11 @@ def some_w(V, backend):
     return sorted(few if backends.BACKENDS[backend].slower > 1 else few | {0, min(V, 1), min(V, 300)})
 
 
-# ---- the checks: each takes the function and how many of n inputs it is to look at ----------------------------------
+# ---- the checks of a function. take(n, least): how many of n inputs a check takes, at least `least` -----------------
 
 
 def check_rounded(function, take):
-    """Logits whose differences are lost when the sum is rounded. Sorting by logits would give other beams in every
+    """Logits whose differences are lost when score + ln p is rounded. Sorting by logits would give other ids in every
     row."""
     rng = torch.Generator().manual_seed(3)
     n = take(24, 6)
@@ -118,7 +119,7 @@ def check_coarse_scores(function, take):
 
 
 def check_ascending(function, take):
-    """Every logit is larger than all before it, by less than a rounding or by more."""
+    """Every logit is larger than those before it, by less than a rounding of the score or by more."""
     for step in (1e-5, 1e-3):
         z = torch.arange(4 * 1024 + 9, dtype=torch.float32)[None] * step
         z = z.expand(2, -1).contiguous()
@@ -161,7 +162,7 @@ def check_no_law(function, take):
 
 
 def check_foreign_stats(function, take):
-    """Stats of another row: a NaN counts as 0, and every id lies in the vocabulary."""
+    """With stats of another row, a NaN logit has probability 0, and every id lies in the vocabulary."""
     z = torch.randn(6, 3000, generator=torch.Generator().manual_seed(6))
     stats = sk.row_stats(z)
     z[0, ::2], z[1, 1024:2048], z[2] = NAN, NAN, -INF
@@ -275,7 +276,7 @@ def test_rows_that_begin_anywhere(isa_backend, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_stats_of_its_own(isa_backend, dtype):
-    """The op's own stats equal row_stats on the same device. In float64, scores are off only by their rounding and that
+    """The op's own stats equal row_stats on the same device. Scores differ from float64 only by their rounding and that
     of log_norm."""
     z, _ = cases.rows_pair(5, 14, 3001, dtype=dtype)
     score = some_scores(14)
@@ -297,7 +298,7 @@ def test_more_than_is_sorted_at_once(backend, w):
     z = torch.randn(3, V, generator=rng)
     z[1] = z[1].sort().values  # the best all lie in the last chunk
     z[2] = torch.where(torch.rand(V, generator=rng) < 0.001, 1.0, 0.0)
-    if backend == "triton-interpret":  # it has no such number
+    if backend == "triton-interpret":  # its kernels have no such limit
         z = z[:1] if w > 4096 else z[1:]
     compare(backends.call("row_topw", backend), sk.Rows(z, stats=sk.row_stats(z)), some_scores(len(z)), w)
 
@@ -312,7 +313,7 @@ def test_the_vocabulary_of_a_large_model():
 
 @pytest.mark.parametrize("T", [2.0**-120, 2.0**-10, 128.0, 2.0**100])
 def test_scales(backend, T):
-    """Sums beyond float32, which are -inf, and logprobs that are all alike."""
+    """Sums beyond the range of float32, which are -inf, and logprobs that are all equal."""
     z = 300 * torch.randn(2, 70, generator=torch.Generator().manual_seed(1))
     z[1] /= 1e6
     compare(
@@ -324,7 +325,7 @@ def test_scales(backend, T):
 
 
 def test_against_the_reference(op_backend):
-    """Against the shipped reference, which is written independently of this file's."""
+    """Results equal those of the shipped reference, which is written independently of Sorted."""
     z, _ = cases.rows_pair(9, 7, 300)
     stats, score = sk.row_stats(sk.Rows(z, top_k=200)), some_scores(7)
     got = backends.run("row_topw", op_backend, z, score, 250, stats=stats)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows on every backend: a plain tensor equals Rows of it, given stats equal the parameters they were made with, and
-the rows returned by sample go to verify_chain unchanged. Compilers see through Rows. Calls are made from the example
-calls, one per form of a call."""
+the rows returned by sample go to verify_chain unchanged. torch.compile and torch.export take Rows. The calls are made
+from the example calls, one per form of a call."""
 
 import inspect
 
@@ -32,8 +32,8 @@ def a_call(op, side):
 
 
 def plainly(op):
-    """Yield pairs of calls: with plain tensors, and with Rows of them. Where no example call has a tensor, one is
-    made."""
+    """Yield pairs of calls: with plain tensors, and with Rows of them. If no example call of an op has a plain tensor,
+    one is made."""
     sides = flat.SIDES[op]
     found = [call for call in CALLS[op] if any(isinstance(call.get(side), torch.Tensor) for side in sides)]
     for call in found or [a_call(op, side) | {side: a_call(op, side)[side].logits} for side in sides]:
@@ -51,7 +51,8 @@ def test_a_plain_tensor_is_its_rows(op_backend, op):
 
 
 def parametrised(op):
-    """Yield calls whose sides have their own sampling parameters: one per row, one for all, or padded buffers."""
+    """Yield calls whose sides have different sampling parameters: one per row or one for all, also in padded
+    buffers."""
     sides = flat.SIDES[op]
     call = a_call(op, [*sides][0])
     logits = [a_call(op, side)[side].logits for side in sides]

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""sample: tokens and logprobs against the reference, distributions, random numbers and degenerate rows."""
+
 import math
 
 import pytest
@@ -121,7 +123,7 @@ def test_a_number_is_a_slot(op_backend, slot):
 
 
 def test_seed_offset_and_slot(backend):
-    """Draw i uses slot + i of domain 2."""
+    """Draw i uses the random number of slot + i in domain 2 (the drafts' domain)."""
     z, _ = cases.rows_pair(6, 56, 40, kinds=["dirichlet", "near"])
     seed, offset = torch.arange(56) * 2**40 - 7, torch.arange(56) * 2**33
     u = backends.run("uniforms", backend, seed, offset, 9, 2)
@@ -136,7 +138,7 @@ def test_seed_offset_and_slot(backend):
 
 
 def test_ends_of_the_unit_interval(backend):
-    """u = 0 draws the first token with mass, u = 1 - 2^-53 the last, never one with probability 0."""
+    """u = 0 draws the first token with mass, and u = 1 - 2^-53 the last. A token with probability 0 is never drawn."""
     z = torch.tensor([[-math.inf, 1.0, -math.inf, 0.5, -math.inf]])
     u = torch.tensor([[0.0, ALMOST_ONE]], dtype=torch.float64)
     assert backends.run("sample", backend, z, k=2, uniforms=u).tokens.tolist() == [[1, 3]]

@@ -54,7 +54,7 @@ def test_pairs(isa_backend):
         want = reference.row_gap(*sides)
         off = (
             EPS * (64 + 3 * math.log(V)) + 2 * EPS * 50
-        )  # an id of weight e^-x is off by 2 x of its weight, at most 2 / e of the sum
+        )  # a weight e^-x is off by 2 x EPS times itself, and x e^-x <= 1 / e
         assert ((got - want).abs() <= off * (1 + want.abs())).all(), cell
 
 
@@ -63,7 +63,7 @@ def test_the_least_exponent(isa_backend):
 
 
 def test_residual(isa_backend):
-    """Rows of probabilities as small as the smallest float."""
+    """Rows with probabilities down to e^-100, near the smallest float32."""
     rng = rng_of("residual")
     x = np.exp(-rng.uniform(0, 100, (64, V)) * (rng.random((64, V)) < 0.8))
     p, q = (

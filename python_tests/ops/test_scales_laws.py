@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Joint distributions of drafts and emitted tokens at T = .1, with logits / T up to 120 apart, by op, method and rule,
-on every instruction set of the CPU. On other backends ops agree token by token with the reference (test_scales.py),
-whose distributions are enumerated here too."""
+on every instruction set of the CPU. Other backends agree with the reference token by token (test_scales.py), and the
+distributions enumerated here are the reference's."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,8 @@ pytestmark = pytest.mark.slow
 N = 400_000 if THOROUGH else 40_000
 V, K, T, GAP = 4, 3, HARDEST.T, HARDEST.gap
 ISAS = [f"cpu-{isa}" for isa in backends.ISAS]
-# Parameters at which rules decide both ways on these rows: at T = 1 they are far flatter than the sampled distribution
+# Parameters at which rules decide both ways on these rows. Rules read the rows at T = 1, which are far flatter than the
+# sampled distribution.
 ALPHA = rule_laws.ALPHAS | {"chow_log": (0.6,), "opt_log": (0.4,)}
 
 # Logarithms of weights. In q, what remains falls by many orders of magnitude with each token removed, except where two
@@ -111,8 +112,8 @@ def verified(backend, kind, method, **rule):
 
 
 def shared(isa, *case):
-    """Run a case on one instruction set only, in turn: on all of them the ops agree with the reference, whose
-    distributions these are."""
+    """Skip a case on all instruction sets except one, chosen in turn. On every one the ops agree with the reference,
+    whose distributions are tested here."""
     if hash_of(case) % len(ISAS) != (ISAS.index(isa) + SEED) % len(ISAS):
         pytest.skip("one instruction set for each case, in turn with SPECDEC_SEED")
 
@@ -158,7 +159,7 @@ def test_trees_by_rule(isa, rule, method):
 @pytest.mark.parametrize("rule", TABLE)
 @pytest.mark.parametrize("isa", ISAS)
 def test_chains(isa, rule, method):
-    """Two draft tokens, drawn by the op."""
+    """The joint distribution of a step with two draft tokens, drawn by the op."""
     if method == "block" and rule not in LAWS:
         pytest.skip("no law of its own")
     shared(isa, rule, method)
@@ -198,8 +199,8 @@ def test_chains(isa, rule, method):
 @pytest.mark.parametrize("method", ["recursive_without_replacement", "traversal"])
 @pytest.mark.parametrize("gap", [50.0, 88.0, 120.0, 300.0])
 def test_the_references_are_lossless_whatever_is_left(method, gap):
-    """All ids are drawn, one after the other, from a row whose ids are one gap apart: at the end e^-900 of it is
-    left."""
+    """All ids are drawn, one after the other, from a row whose logits are one gap apart. With a gap of 300, only e^-900
+    of the row is left for the last."""
     p, q = np.array([0.1, 0.2, 0.3, 0.4]), Logs(-gap * np.array([0.0, 2.0, 1.0, 3.0]))
     law = mixed(list(distinct_trees(lambda prefix: q, [4])), lambda prefix: p, lambda prefix: q, method)
     assert tree_laws.error(law, lambda prefix: p, 2) < tree_laws.EXACT

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference's sparse and mapped draft rows, against numbers computed by hand."""
+"""The reference's sparse draft rows (with ids) and mapped ones (with a vocab_map), against numbers computed by hand."""
 
 import math
 
@@ -27,7 +27,7 @@ def mapped(z=Z, **fields):
 
 
 def q_of(rows):
-    """The distribution over target ids of a single row."""
+    """Return the distribution of a single row over target ids."""
     [law] = laws("row_gap", torch.tensor([Z]), rows)[1]
     assert law.valid
     np.testing.assert_allclose(np.exp([law.log(v) for v in range(len(law.p))]), law.p, rtol=1e-12)
@@ -35,7 +35,7 @@ def q_of(rows):
 
 
 def seen(rows):
-    """The same with the row's views."""
+    """Return the distribution of a row over target ids, with its views applied."""
     return q_of(reference.views.seen_rows(reference.rows.rows_of(rows, draft=True), 1))
 
 
@@ -66,12 +66,12 @@ E = math.exp
         (sparse(ids=(3, 1 << 24, 0)), norm(E(1), 0, 0, 1)),  # beyond the largest id: a pad too
         (sparse((1.0, -math.inf, 1.0), (0, 0, 1)), (0.5, 0.5)),
         (sparse(top_k=2), norm(0, E(0.5), 0, E(1))),  # top-k counts entries
-        (sparse(top_k=3), norm(0, E(0.5), 0, 1 + E(1))),  # k: off
+        (sparse(top_k=3), norm(0, E(0.5), 0, 1 + E(1))),  # k equals the number of entries: off
         (sparse(min_p=0.5), norm(0, E(0.5), 0, E(1))),  # .37 and .61 of the largest entry, not of an id's sum
         (sparse(temperature=0.5), norm(0, E(1), 0, 1 + E(2))),
         (sparse(temperature=0.0), (0, 0, 0, 1)),
-        (sparse((2.0, 2.0, 2.0), (4, 1, 1), temperature=0.0), (0, 0, 0, 0, 1)),  # the first of equals, in its order
-        (sparse((0.3, 0.2, 0.4), kind="probs"), (0, 0.2, 0, 0.7)),  # as they are
+        (sparse((2.0, 2.0, 2.0), (4, 1, 1), temperature=0.0), (0, 0, 0, 0, 1)),  # the first of equal entries
+        (sparse((0.3, 0.2, 0.4), kind="probs"), (0, 0.2, 0, 0.7)),  # not normalised
         (sparse((0.3, -0.2, 0.4), (3, 3, 1), kind="probs"), (0, 0.4, 0, 0.3)),  # a negative one counts as 0
         (sparse((0.3, math.nan, 0.4), (3, -1, 1), kind="probs"), (0, 0.4, 0, 0.3)),
         (Rows(torch.tensor([[0.0, 0.5, 1.0]]), ids=torch.tensor([[0, 1, 4]]), vocab_map=MAP), norm(0, 0, E(1), 0, 1)),
@@ -158,7 +158,8 @@ def test_steps_by_hand():
 
 
 def test_rules_use_the_sums():
-    """max q1 = .6, the sum of two entries of .3: chow keeps q iff .6 >= 1 - alpha. It then accepts every draft."""
+    """Rules use the sum of the entries of an id. Here max q = .6, from two entries of .3, so chow keeps q iff .6 >= 1 -
+    alpha. It then accepts every draft."""
     q = [1, 0, 1], [0.3, 0.4, 0.3]
     assert step(q, 1, 0.9, 0.1, rule="chow", alpha=0.45)[0][0] == 1
     assert step(q, 1, 0.9, 0.1, rule="chow", alpha=0.35)[0] == [0, -1]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse and mapped draft rows in every op that takes them: random calls against the reference, dense rows bit for bit,
-joint laws, and errors."""
+"""Sparse draft rows (with ids) and mapped ones (with a vocab_map) in every op that takes them: random calls against the
+reference, dense rows bit for bit, joint distributions, and errors."""
 
 from functools import partial
 
@@ -43,7 +43,7 @@ def test_given_the_same_stats_a_dense_row_gives_the_same_bits(method, mapped, is
 # ---- joint laws -----------------------------------------------------------------------------------------------------
 
 V, G = 5, 2
-LISTS = {  # the ids of entries, and a table of a draft's vocabulary: repeats, a pad, a hole, an id beyond V
+LISTS = {  # ids and vocab_map of a row: with repeats, a pad, an unmapped id, an id beyond V
     "sparse": (torch.tensor([3, 1, 3, -1, 0, 7]), None),
     "mapped": (None, sk.vocab_map(torch.tensor([4, -1, 0, 2, 2, 3]), V)),
     "both": (torch.tensor([4, 0, 3, 1, 2, 9]), sk.vocab_map(torch.tensor([4, -1, 0, 2, 2]), V)),
@@ -69,9 +69,9 @@ def sampled(form, logits, seed, i):
 
 def verified(form, method, step, mutant=None):
     draft = rows_of(form, step.draft_logits, temperature=0.8)
-    if mutant == "a hole keeps its mass":  # as if unmapped ids could be drawn
+    if mutant == "a hole keeps its mass":  # a wrong map, in which no id is unmapped
         draft = draft._replace(vocab_map=sk.vocab_map(torch.tensor([4, 1, 0, 2, 2, 3]), V))
-    if mutant == "an entry's own q":  # not that of all entries with its id
+    if mutant == "an entry's own q":  # a wrong map: one of two draft ids with the target id 2 is unmapped
         draft = draft._replace(vocab_map=sk.vocab_map(torch.tensor([4, -1, 0, 2, -1, 3]), V))
     random = {"seed": step.seed, "offset": step.seed * 0}
     return sk.verify_chain(step.target_logits, step.draft_tokens, draft, method=method, **random).tokens
@@ -95,7 +95,8 @@ def case(form, spread):
 @pytest.mark.parametrize("method", ["token", "block"])
 @pytest.mark.parametrize("form", LISTS)
 def test_a_step_has_the_law_of_dense_rows(form, method, spread):
-    """Drafts by `sample`, then verified. The accepted length is tested too: q is that of target ids."""
+    """Drafts are drawn by `sample`, then verified. The emitted tokens are distributed as with dense rows, and so are
+    the accepted lengths."""
     of = case(form, spread)
     testing.assert_verifier(
         partial(verified, form, method), of, 40_000, expected=method, draft=partial(sampled, form), batch=20_000
@@ -152,7 +153,7 @@ def test_with_both_the_ids_are_draft_ids():
 
 
 def calls():
-    """(op, the side, a call) of every op that takes sparse rows."""
+    """Yield (op, side, other arguments) for every op that takes sparse rows."""
     random = {"seed": torch.tensor([1]), "offset": torch.tensor([0])}
     tree = torch.tensor([[-1, 0]]), torch.tensor([[-1, 3]])
     target = Z.expand(1, 2, 5)
@@ -165,7 +166,7 @@ def calls():
 
 
 def with_rows(op, side, call, rows):
-    """The call with these rows [1, k]: in verification one for each position."""
+    """Return the call with these rows [1, k], repeated for every position in verification."""
     n = {"verify_chain": 1, "verify_tree": 2}.get(op)
     if n is not None:
         wide = {name: x[None].expand(1, n, *x.shape[1:]) for name, x in (("logits", rows.logits), ("ids", rows.ids))
@@ -225,7 +226,7 @@ def test_other_sides_refuse_them(op, side, field, value, got):
 @pytest.mark.parametrize("vocab_map", [None, MAP])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_stacked_steps_are_the_rows_of_a_chain(sparse, vocab_map):
-    """A drafter draws from a row at a time, and verification takes them together."""
+    """A drafter samples from one row per step, and verification takes the stacked rows."""
     ids = [torch.tensor([[4, 0, 2, -1, 3]]), torch.tensor([[1, 3, 0, 4, 2]])] if sparse else [None, None]
     seeds = {"seed": torch.zeros(1, dtype=torch.int64), "offset": torch.zeros(1, dtype=torch.int64)}
     drawn = [

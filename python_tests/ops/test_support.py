@@ -14,7 +14,7 @@ import specdec_kernels as sk
 
 INF, NAN = math.inf, math.nan
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-# 1: a single id; 31, 32, 33: around a word; 1024, 1025: a chunk and one more; 4099: prime, several chunks
+# 1: a single id; 31, 32, 33: around a 32-bit word; 1024, 1025: a chunk and one more; 4099: prime, several chunks
 WIDTHS = [1, 31, 32, 33, 1024, 1025, 4099]
 
 
@@ -29,7 +29,7 @@ class Compared:
         return z >= cutoff
 
     def room(self, V):
-        """Return the bits of a row's words and the bits beyond the row."""
+        """Return zeros for all bits of a row's words, also those beyond the row."""
         return np.zeros(-(-V // 32) * 32, dtype=bool)
 
     def listed(self, kept, max_kept):
@@ -65,7 +65,7 @@ def compare(function, *args, **kwargs):
     return got
 
 
-# ---- the checks: each takes the function and how many of n inputs it is to look at ----------------------------------
+# ---- the checks of a function. take(n, least): how many of n inputs a check takes, at least `least` -----------------
 
 
 def check_ties(function, take):
@@ -115,7 +115,7 @@ def check_room(function, take):
 
 
 def check_rows(function, take):
-    """Some rows, one of them twice; no rows; and indices out of range."""
+    """Row indices: some rows, one of them twice; no rows; and indices out of range."""
     z = torch.randn(3, 40, generator=torch.Generator().manual_seed(4))
     stats = sk.row_stats(sk.Rows(z, top_p=0.7))
     for asked in ([2, 0, 2], [0], [], [-1, 3, 1, 2**31 - 1, -(2**31)]):
@@ -275,14 +275,15 @@ def test_the_ends_of_a_dtype(backend):
     for dtype in DTYPES:
         most, least = torch.finfo(dtype).max, torch.finfo(dtype).smallest_normal
         if backend == "triton-interpret" and dtype == torch.bfloat16:
-            least *= 16  # the interpreter turns its subnormal numbers into zeros
+            least *= 16  # the interpreter turns subnormal bfloat16 numbers into zeros
         z = torch.tensor([[0.0, most, -most, least, -least, least / 8, -least / 8, -0.0, most, -INF]]).to(dtype)
         for k in range(1, 11):
             compare(backends.call("support", backend), sk.Rows(z, stats=sk.row_stats(sk.Rows(z, top_k=k))), 10)
 
 
 def test_a_law_over_the_support_is_the_row_s(op_backend):
-    """As in a trainer: softmax of the kept logits / temperature is the distribution from which the token was drawn."""
+    """A trainer can take the softmax of the kept logits / temperature: it is the distribution from which the token was
+    drawn."""
     z = 3 * torch.randn(4, 700, generator=torch.Generator().manual_seed(9))
     T = torch.tensor([0.5, 1.0, 1.7, 0.9])
     stats = sk.row_stats(sk.Rows(z, temperature=T, top_k=12, top_p=0.9))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""supports() says of a kind of call what the call itself does."""
+"""supports() returns whether a kind of call is supported. Its answers agree with real calls."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ FIELDS = [name for name in Rows._fields if name not in ("logits", "kind")]
 
 
 def described(call):
-    """Return the description of an example call in the words of supports()."""
+    """Return the arguments of supports() that describe an example call. Tensors and tuples are left out."""
     found = {"draft": False}
     for name, x in call.items():
         if name not in SIDES:
@@ -42,7 +42,7 @@ def test_every_example_call_is_supported(op, dtype):
     for call in example_calls.calls(op, dtype=dtype, pad=3):
         how = described(call.arguments)
         if isinstance(call.arguments.get("rule"), torch.Tensor) or how.get("rule") in ("synthetic",):
-            how.pop("rule", None)  # with one rate for each position, as tensors say
+            how.pop("rule", None)  # its rates are left out of the description
         how |= {name: 1 for name in ("max_depth", "max_draft") if name in how}
         answer = sk.supports(op, **how)
         assert answer and answer.reason is None, (call.name, answer)

@@ -15,7 +15,8 @@ from specdec_kernels.reference.banded.band import EPS
 
 INF, NAN = math.inf, math.nan
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-# 1: a single id; 31, 33: around a word; 1024, 1025: a chunk and one more; 4099: prime, more than a GPU sorts at once
+# 1: a single id; 31, 33: around a 32-bit word; 1024, 1025: a chunk and one more; 4099: prime, more than a GPU sorts at
+# once
 WIDTHS = [1, 31, 33, 1024, 1025, 4099]
 
 
@@ -68,7 +69,8 @@ class Sorted:
 
 
 def close(got, want):
-    """Compare with float64 rounded to float32 once: neither term of x - log_norm is positive, so nothing cancels."""
+    """Return whether float32 logprobs equal float64 rounded once. Neither term of x - log_norm is positive, so nothing
+    cancels."""
     want = want.double()
     with_overflow = want.float().double()
     bound = EPS * want.abs() * (1 + 1e-6) + 2.0**-149
@@ -94,7 +96,7 @@ def some_tokens(N, V, seed=1, m=3):
     return torch.randint(-1, V + 1, (N, m), generator=torch.Generator().manual_seed(seed))
 
 
-# ---- the checks: each takes the function and how many of n inputs it is to look at ----------------------------------
+# ---- the checks of a function. take(n, least): how many of n inputs a check takes, at least `least` -----------------
 
 
 def check_ties(function, take):
@@ -278,7 +280,7 @@ def test_more_than_is_sorted_at_once(backend, k):
     z = torch.randn(3, V, generator=rng)
     z[1] = z[1].sort().values  # the best all lie in the last chunk
     z[2] = torch.where(torch.rand(V, generator=rng) < 0.001, 1.0, 0.0)
-    if backend == "triton-interpret":  # it has no such number
+    if backend == "triton-interpret":  # its kernels have no such limit
         z = z[:1] if k > 4096 else z[1:]
     compare(backends.call("top_logprobs", backend), sk.Rows(z, stats=sk.row_stats(z)), k, some_tokens(len(z), V))
 
@@ -293,7 +295,7 @@ def test_the_vocabulary_of_a_large_model():
 
 @pytest.mark.parametrize("T", [1e-37, 1e-3, 0.01, 100.0, 1e30])
 def test_scales(backend, T):
-    """Logprobs from -1e38 and beyond (-inf in float32) to equal ones."""
+    """Logprobs beyond -1e38 (which may be -inf in float32), and logprobs that are all equal."""
     z = 300 * torch.randn(2, 70, generator=torch.Generator().manual_seed(1))
     z[1] /= 1e6
     compare(
@@ -308,7 +310,7 @@ def test_the_ends_of_a_dtype(backend):
     for dtype in DTYPES:
         most, least = torch.finfo(dtype).max, torch.finfo(dtype).smallest_normal
         if backend == "triton-interpret" and dtype == torch.bfloat16:
-            least *= 16  # the interpreter turns its subnormal numbers into zeros
+            least *= 16  # the interpreter turns subnormal bfloat16 numbers into zeros
         z = torch.tensor([[0.0, most, -most, least, -least, least / 8, -least / 8, -0.0, most, -INF]] * 2).to(dtype)
         z[1] = z[1].flip(0)
         got = compare(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """top-n-sigma: keep logits >= max - n * sigma, of a row's finite logits before the temperature.
 
-test_row_stats.py and the tests of all ops have it among the other filters."""
+test_row_stats.py and the tests of all ops test it together with the other filters."""
 
 import math
 
@@ -15,13 +15,13 @@ from support.surface import same, tensors
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
-SIGMA = 0.860232526704  # of (2, 1, .5, -.5, 0)
+SIGMA = 0.860232526704  # the standard deviation of (2, 1, .5, -.5, 0)
 
 
 @pytest.mark.parametrize("n, kept_ids", [(1, [0]), (2, [0, 1, 2]), (3, [0, 1, 2, 3, 4]), (0, [0, 1, 2, 3, 4])])
 @pytest.mark.parametrize("temperature", [0.2, 1.0, 5.0])
 def test_top_n_sigma_golden(backend, n, kept_ids, temperature):
-    """The row as it is, and among ids that are forbidden: neither these nor the temperature count."""
+    """Forbidden ids (-inf) and the temperature do not change which ids are kept."""
     z = torch.tensor([[2, 1, 0.5, -0.5, 0]])
     wide = torch.full((1, 2500), -math.inf)
     places = torch.tensor([2, 700, 1025, 1500, 2499])
@@ -44,7 +44,7 @@ def test_top_n_sigma_of_one_entry_and_of_equal_entries(backend):
 def test_ties_at_the_cutoff_of_top_n_sigma(backend):
     """Half of the entries lie 2 sigma below the others. n = 2 keeps them; a little less does not."""
     z = torch.tensor([0.5, -1.5]).repeat(1, 700)
-    less = math.nextafter(2, 0)  # rounded to float32, 2 again
+    less = math.nextafter(2, 0)  # 2 again when rounded to float32
     for n, count in ((2.0, 1400), (less, 1400), (1.9999998, 700)):
         assert kept(z, backends.run("row_stats", backend, z, top_n_sigma=n)).sum() == count
 
@@ -93,8 +93,9 @@ def with_rows(arguments, filters, change):
 
 @pytest.mark.parametrize("op", ["verify_chain", "verify_tree"])
 def test_verification_is_that_of_rows_without_what_it_removes(op_backend, op):
-    """Bit for bit, on dense and ragged rows and stores, by every exact method. min-p is on in all calls, and removes
-    nothing: a row without any filter is summed in another order."""
+    """Results equal those on rows with -inf in place of the removed entries, bit for bit, for every exact method and
+    layout of rows. All calls also have a min-p that removes nothing, because a row without any filter is summed in
+    another order."""
     calls = list(ordinary(op, 1030 if op_backend == "cpu" else 77))
     if op_backend != "cpu":
         calls = calls[::3]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tree_mask against the reference (bits: exactly equal), and in use: with SDPA, FlexAttention and one path at a
-time."""
+"""tree_mask against the reference (masks are bits, so exactly equal), and used in SDPA and FlexAttention, compared with
+attention over one path at a time."""
 
 import math
 
@@ -29,7 +29,7 @@ def trees(B, N, seed=0, depth=None, padding=0.1):
 
 
 def bits(x):
-    """Return the mask as integers, which can be compared everywhere."""
+    """Return the mask with unsigned words viewed as signed ones, which torch can compare."""
     same = {torch.uint32: torch.int32, torch.uint64: torch.int64}
     return x.view(same[x.dtype]) if x.dtype in same else x
 
@@ -68,7 +68,7 @@ def test_prefix_columns(op_backend, format, num_keys):
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("start", [0, 20, 65, torch.tensor([0, 1, 40, 64, 65, 100, 500])])
 def test_the_tree_apart_from_its_prefix(op_backend, format, start):
-    """The tree's columns come after a padded prefix, or overlap its end; then the tree's columns count."""
+    """The tree's columns come after a padded prefix or overlap its end. Where they overlap, the mask is the tree's."""
     prefix = torch.tensor([0, 3, 33, 64, 65, 10, 20])
     check(op_backend, trees(7, 37, seed=5), prefix, format, num_keys=120, tree_start=start)
 
@@ -144,8 +144,8 @@ BAD = [  # request, node, parent
 
 @pytest.mark.parametrize("b, i, parent", BAD)
 def test_impossible_parents(op_backend, b, i, parent):
-    """On the CPU they raise, naming the argument. On a device the node counts as padding, status reports it, and other
-    requests stay the same."""
+    """Impossible parents raise on the CPU, with the argument named. On a device the node counts as padding, a status
+    bit is set, and other requests stay the same."""
     parents = trees(2, 10, seed=1, padding=0)
     good = parents.clone()
     parents[b, i], good[b, i] = parent, -1
@@ -270,6 +270,3 @@ def test_mask_mod_in_flex_attention():
     mask = sk.tree_mask(parents, prefix, num_keys=N + 9).mask[:, None]
     want = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
     assert torch.allclose(flex_attention(q, k, v, block_mask=blocks), want, rtol=1e-5, atol=1e-6)
-
-
-# ---- what torch wants of an op --------------------------------------------------------------------------------------

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""uniforms: known answers of Philox, equality with the reference, and independence of the batch."""
+
 import numpy as np
 import pytest
 import torch

@@ -76,7 +76,7 @@ def test_trees(backend, method, how):
 @pytest.mark.parametrize("how", NOWHERE)
 @pytest.mark.parametrize("method", races.OTHERS)
 def test_sampled_requests_say_so(backend, method, how):
-    """In one batch with a greedy request."""
+    """Sampled requests set status 4, beside a greedy request that does not."""
     target, tokens, draft, random = inputs(greedy=False)
     rows, numbers = spoilt(draft, how)
     numbers[:, 0] = how  # the first position is always reached

@@ -36,7 +36,7 @@ AGREEMENT = {
     "narrow draft, chunks": {"B": 40, "G": 2, "V": 2100, "Vq": 1030},
     "wide draft": {"B": 400, "G": 3, "V": 23, "Vq": 40, "filtered": True},
     "wide draft, chunks": {"B": 40, "G": 2, "V": 1030, "Vq": 2100},
-    "many": {"B": 12_000, "G": 2, "V": 9},  # in test-all, the share of flips is measured to 1e-4 on every backend
+    "many": {"B": 12_000, "G": 2, "V": 9},  # large in test-all, to measure how many requests differ inside the band
     "one-hot": {"B": 400, "G": 3, "V": 40, "one_hot": True},
     "one-hot, filters": {"B": 400, "G": 3, "V": 40, "one_hot": True, "filtered": True, "dtype": BF16},
     "one-hot, chunks": {"B": 40, "G": 2, "V": 3001, "one_hot": True},
@@ -47,7 +47,7 @@ AGREEMENT = {
 def test_agrees_with_the_reference(verify, backend, name):
     case = AGREEMENT[name] | ({"B": scale(AGREEMENT[name]["B"], backend)} if name != "many" else {})
     if name == "many" and tiers.TIER != "all":
-        case["B"] //= 8 if backend in tiers.SIMULATED else 2  # the session's other tests on this backend cover the rest
+        case["B"] //= 8 if backend in tiers.SIMULATED else 2  # the requests of other tests count too (support/tally.py)
     out, ref = checks.check_agreement(verify, seed=17, **case)
     assert out.tokens.dtype == torch.int64 and out.num_accepted.dtype == torch.int32 and out.status.dtype == torch.int32
     assert (ref.margin <= 1).double().mean() < (0.02 if case["V"] < 1500 else 0.15) or case["B"] < 30, (
@@ -95,7 +95,7 @@ def test_agrees_on_probability_rows(verify, backend, which):
 
 @pytest.mark.parametrize("dtype", [F16, BF16])
 def test_half_precision_probability_rows(verify, backend, dtype):
-    """Rows that sum to 1 only up to rounding, with q up to 1 + 2^-8."""
+    """Half-precision rows sum to 1 only up to rounding, and q may reach 1 + 2^-8."""
     args = cases.chain(6, scale(300, backend), 3, 21)
     for side in ("target", "draft"):
         args |= {f"{side}_logits": args[f"{side}_logits"].softmax(-1).to(dtype), f"{side}_kind": "probs"}
@@ -104,7 +104,7 @@ def test_half_precision_probability_rows(verify, backend, dtype):
 
 @pytest.mark.parametrize("target, draft", [(True, True), (True, False), (False, True)])
 def test_stats_handed_over(verify, backend, target, draft):
-    """With either side's stats from row_stats, tokens equal those with the parameters that made the stats."""
+    """Stats given for either side, from row_stats, give the same tokens as the parameters that they were made with."""
     args = cases.chain(7, scale(300, backend), 3, 300, filtered=True, dtype=BF16)
     want = verify(**args)
     for prefix, logits, on in (("", "target_logits", target), ("draft_", "draft_logits", draft)):
@@ -143,7 +143,7 @@ def test_ragged_equals_dense(verify, backend, bonus, one_hot):
 
 
 def test_ragged_gaps_and_index_dtypes(verify):
-    """int32 ids and cu_draft, with requests without a draft at both ends."""
+    """Ragged calls accept int32 and int64 for ids and cu_draft. The first and the last request have no draft."""
     z = torch.randn(7, 11, generator=torch.Generator().manual_seed(1))
     u = torch.rand(4, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     args = dict(target_logits=z, draft_tokens=torch.tensor([3, 4, 5]), max_draft=2, uniforms=u)
@@ -221,8 +221,8 @@ def test_every_edge_by_quadrature_golden(verify, backend):
 @pytest.mark.law
 @pytest.mark.slow
 def test_joint_law(backend, verify, scenario):
-    """10^6 steps (a fifth of them in make test). Drafts are drawn by the sample op with the same seeds, so drafting,
-    acceptance and final draw are tested together."""
+    """The joint distribution over 10^6 steps (a fifth of them in make test). Drafts are drawn by the sample op with the
+    same seeds, so drafting, acceptance and final draw are tested together."""
 
     def sample(logits, seed, offset, slot, **params):
         return backends.run("sample", backend, logits, seed=seed, offset=offset, slot=slot, **params).tokens[:, 0]

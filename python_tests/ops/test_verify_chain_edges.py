@@ -18,7 +18,7 @@ def u64(*rows):
 
 @pytest.fixture
 def one(backend):
-    """Verify one golden step [V = 3, G = 1] between two others, whose results must be the same as alone."""
+    """Verify one golden step [V = 3, G = 1] between two other requests, whose results must not change."""
     verify, without = backends.call("verify_chain", backend), {}
 
     def step(p=P, q=Q, d=1, u=0.5, v=0.6, bonus_row=P, **kwargs):
@@ -45,7 +45,7 @@ def one(backend):
 
         neighbour = None if q is None else Q
         out = call([P, p, P], [neighbour, q, neighbour], [1, d, 2], [0.5, u, 0.9], [0.6, v, 0.1], [P, bonus_row, P])
-        form = (q is None, *sorted(kwargs.items()))  # one test uses the same neighbours many times
+        form = (q is None, *sorted(kwargs.items()))  # many steps of a test share the same neighbours
         if form not in without:
             without[form] = call([P, P], [neighbour, neighbour], [1, 2], [0.5, 0.9], [0.6, 0.1], [P, P])
         for got, want in zip(out[:4], without[form][:4]):
@@ -71,14 +71,14 @@ def test_q_of_the_draft_is_no_probability(one, q_d, u):
 
 @pytest.mark.parametrize("q_other", BAD_Q[1:])
 def test_another_q_is_no_probability(one, q_other):
-    """An invalid q of another id counts as 0: the residual of draft 1 is (.5, 0, .1), so v below 5/6 gives id 0."""
+    """An invalid q of another id counts as 0. After draft 1 the residual is (.5, 0, .1), so v below 5/6 gives id 0."""
     for v, token in ((0.83, 0), (0.84, 2)):
         tokens, n, status, _ = one(q=(q_other, 0.5, 0.1), u=0.9, v=v, draft_kind="probs")
         assert (tokens, n, status) == ([token, -1], 0, 0)
 
 
 def test_q_of_a_rounded_one(one):
-    """1 < q <= 1 + 1e-3 counts as 1: accepted below u = .3 exactly, and id 1 has no residual."""
+    """1 < q <= 1 + 1e-3 counts as 1. Draft 1 is then accepted below u = p = .3, and id 1 has no residual."""
     for u, accepted in ((0.2999, 1), (0.3001, 0)):
         tokens, n, status, _ = one(q=(0.0, 1.0008, 0.0), u=u, v=0.999, draft_kind="probs")
         assert n == accepted and status == 0
@@ -107,7 +107,7 @@ def test_empty_residual_draws_from_p(one):
 
 
 def test_empty_residual_of_a_one_hot_draft(one):
-    """p has mass at the draft token only, yet u q < p fails. Only a row that sums to less than 1 can do that."""
+    """p has mass at the draft token only, but u q < p fails. This can happen only if the row sums to less than 1."""
     tokens, n, status, _ = one(p=(0.0, 0.9, 0.0), q=None, d=1, u=0.95, v=0.5, target_kind="probs")
     assert (tokens, n, status) == ([1, -1], 0, 2)
 
@@ -160,7 +160,8 @@ def test_rows_behind_the_stop_are_not_read(one):
 
 @pytest.mark.parametrize("row", [row for row, _ in INVALID])
 def test_invalid_draft_row(one, row):
-    """Rejected, with both status bits. Its q counts as 0 everywhere, so the final draw is from p."""
+    """A draft from an invalid row is rejected, with status bits 1 and 4. Its q counts as 0 everywhere, so the final
+    draw is from p."""
     for v, token in ((0.49, 0), (0.51, 1), (0.81, 2)):
         tokens, n, status, _ = one(q=torch.tensor(row), u=0.0, v=v)
         assert (tokens, n, status) == ([token, -1], 0, 1 | 4)
@@ -168,7 +169,8 @@ def test_invalid_draft_row(one, row):
 
 @pytest.mark.parametrize("row, argmax", [((NAN, 0.3, 0.7), 2), ((0.1, 0.3, INF), 1), ((0.0, 0.0, 0.0), 0)])
 def test_invalid_probability_row(one, row, argmax):
-    """The row is found invalid once it is read whole, as after a rejection of draft 1."""
+    """A test of one draft reads only its p. The row is found invalid when it is read whole, here after the rejection of
+    draft 1."""
     tokens, n, status, logprobs = one(p=row, d=1, u=0.99, target_kind="probs", q=(0.2, 0.5, 0.3), draft_kind="probs")
     assert (tokens, n, status) == ([argmax, -1], 0, 1) and logprobs[0].isnan()
 
@@ -212,8 +214,8 @@ def test_pads_and_counts(backend):
 
 
 def test_every_request_bad_in_its_own_way(backend):
-    """A dense call in which every request is invalid in its own way, with computed and with given stats. It agrees with
-    the reference, and tokens lie in [0, V)."""
+    """Every second request has an invalid row, of different kinds, on either side. Results agree with the reference,
+    and tokens lie in [0, V)."""
     B = backends.scale(256, backend, least=48)
     args = cases.chain(15, B, 3, 19, filtered=True)
     bad = cases.bad_rows(19)

@@ -13,7 +13,8 @@ from specdec_kernels.registry import SAMPLING
 
 
 def seeded(B=64, G=4, V=3001, **more):
-    """V has three chunks, so that a sum whose order depends on the number of threads would show."""
+    """Return a call whose rows have three chunks, so that a sum in an order that depends on the number of threads would
+    show."""
     args = cases.chain(41, B, G, V, filtered=True, dtype=torch.bfloat16, kinds=["near", "identical"], **more)
     args.pop("uniforms")
     return args | {"seed": torch.arange(B) * 7919 + 5, "offset": torch.arange(B) % 3 + 2**33}
@@ -44,7 +45,7 @@ def test_alone_and_in_any_order(backend):
 @pytest.mark.parametrize("copies", [2, 60, pytest.param(230, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("filtered", [False, True])
 def test_among_many(op_backend, copies, filtered):
-    """A request once, and many times in one call. The grid depends on the batch size; the bits must not."""
+    """A request gives the same bits alone and many times in one call, although the grid depends on the batch size."""
     if op_backend == "triton-interpret":
         copies = min(copies, 20)
     verify = backends.call("verify_chain", op_backend)
@@ -73,7 +74,7 @@ def test_among_many(op_backend, copies, filtered):
 
 
 def test_ragged_and_padded(backend):
-    """The same requests ragged, and in a wider batch with room for more drafts."""
+    """Ragged requests, also in a batch with room for more drafts, give the same results as dense ones."""
     B = backends.scale(64, backend)
     args = seeded(B, V=1500)
     verify = backends.call("verify_chain", backend)
@@ -91,7 +92,8 @@ def test_ragged_and_padded(backend):
 
 
 def test_layout_of_the_rows(backend):
-    """Row strides that are not multiples of a vector, any alignment of the first row, other orders, and shared rows."""
+    """Results do not depend on row strides, the alignment of the first row, or the order of dimensions. Requests may
+    share rows."""
     args = seeded(B=16) if backend != "triton-interpret" else seeded(B=6, G=2)
     verify = backends.call("verify_chain", backend)
     want = verify(**args)
@@ -122,8 +124,8 @@ def test_arguments_are_left_alone(op_backend):
 
 
 def in_every_order(calls):
-    """Run [(op, arguments)] under each order of a block's threads and of the blocks. Return a list of results for
-    each."""
+    """Run [(op, arguments)] under each order of a block's threads and of the blocks. Return a list of results for each
+    order."""
     from tools.cuda_on_cpu import control
     from tools.cuda_on_cpu.build import load
 
@@ -189,7 +191,8 @@ def test_number_of_threads():
 @pytest.mark.parametrize("isa", ["base", "avx2", "avx512"])
 @pytest.mark.slow
 def test_every_instruction_set(isa):
-    """Instruction sets sum in different orders, which may change tokens inside the band only."""
+    """Instruction sets sum in different orders, so tokens may differ from the reference's, but only inside its error
+    band."""
     if isa not in backends.ISAS:
         pytest.skip(f"this CPU has no {isa}")
     name, (tokens, *_) = backends.there(f"cpu-{isa}", of_this_process)

@@ -14,7 +14,7 @@ from specdec_kernels import example_calls
 from specdec_kernels.example_calls.verify_chain import stored
 from specdec_kernels.registry import CHAIN_METHODS, RULES
 
-NOWHERE = (-2, 2**40, 2**63 - 1, -(2**63))  # rows in every store
+NOWHERE = (-2, 2**40, 2**63 - 1, -(2**63))  # indices out of range in every store
 SIDES = ("target", "draft")
 
 
@@ -61,7 +61,7 @@ def plain_calls(**inputs):
     ]
     others = {"target_row", "draft_row", "draft_ids"}  # the calls below move rows, not their ids
     calls = [call for call in calls if not others & {*call.arguments}]
-    # greedy by the target's stats only: the draft's stats are neither given nor needed
+    # some requests are greedy by the target's stats; the draft's stats are neither given nor needed
     greedy = torch.arange(4).repeat_interleave(6) % 2
     stats = sk.row_stats(sk.Rows(calls[0].arguments["target_logits"].flatten(0, 1), temperature=greedy.float()))
     return [*calls, example_calls.Call("some greedy", calls[1].arguments | {"target_stats": stats.view(4, 6, 4)})]
@@ -120,7 +120,7 @@ def test_the_check_can_fail():
 
 
 def test_positions_may_share_a_row(backend):
-    """Positions share rows, each with its own request's parameters."""
+    """Positions may share rows. Each request's parameters apply to the rows that it reads."""
     rng = torch.Generator().manual_seed(6)
     B, G, V = 6, 3, 50
     rows = torch.randn(2, V, generator=rng)
@@ -138,11 +138,12 @@ def test_positions_may_share_a_row(backend):
         assert_same(got, verify(target_logits=rows[at], draft_logits=rows[at[:, :G].flip(1)], **both), how)
 
 
-# ---- one-hot drafts among others, and numbers of no row -------------------------------------------------------------
+# ---- one-hot drafts among others, and indices out of range ----------------------------------------------------------
 
 
 def mixed(B, G, V, seed, extra=0, Vq=None):
-    """Some drafts are one-hot, and some drafts and targets have an index out of range."""
+    """Return a call in which some drafts are one-hot (index -1), and some rows of either side have an index out of
+    range."""
     rng = torch.Generator().manual_seed(seed)
     N = 3 * G
     target, noise = torch.randn(N, V, generator=rng) * 2, torch.randn(N, Vq or V, generator=rng) / 2
@@ -178,8 +179,8 @@ def every_rule(method, each):
 @pytest.mark.slow_in_triton
 @pytest.mark.parametrize("method", races.OTHERS)
 def test_mixed_drafts_as_the_reference(backend, method):
-    """Under every rule, with and without the draft's row for the bonus position, whose index may also be out of
-    range."""
+    """Results agree with the reference under every rule, with and without the draft's row for the bonus position, whose
+    index may also be out of range."""
     B, by = every_rule(method, backends.scale(40, backend, least=4))
     for seed, extra in ((0, 0), (1, 1)):
         args = mixed(B, 3, 12, seed, extra, Vq=14 if extra else None) | by
@@ -208,7 +209,8 @@ def test_minus_one_is_no_row_at_all(backend, method):
 @pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize("method", races.OTHERS)
 def test_numbers_of_no_row(backend, method, ragged):
-    """An index out of range sets a status bit and changes no other request. At one of the draft's, the draft ends."""
+    """An index out of range sets a status bit and changes no other request. An index of a draft row that is out of
+    range ends the draft."""
     B, G, V = 30, 3, 20
     args = mixed(B, G, V, 3) | {"method": method}
     args["uniforms"][:, :G] /= 3

@@ -39,7 +39,7 @@ def ragged():
 
 
 I64 = torch.int64
-OF_VALUES = (ValueError,)  # in tensors, which a device does not check
+OF_VALUES = (ValueError,)  # for values in tensors, which a device does not check
 BAD = [  # base, change, exception, message
     (
         good,
@@ -195,7 +195,7 @@ BAD = [  # base, change, exception, message
 ]
 
 
-# hints of errors about the row after the last draft: it is missing, or bonus tokens replace it
+# hints in errors about the row after the last draft: the row is missing, or bonus tokens replace it
 FORGOTTEN, INSTEAD = "one after the last draft", r"\(bonus_tokens take the place of the row after the last draft\)"
 REFUSED = (ValueError, RuntimeError)
 BONUS = torch.zeros(4, dtype=I64)
@@ -312,7 +312,8 @@ print("verified", "full" if malloc(4 * V) is None else "not full")
 ])  # fmt: skip
 @pytest.mark.slow
 def test_no_row_is_copied(target, draft):
-    """B=64, G=5 and V=151,936 with half a megabyte: one float32 row would be 608 kB, one row per request 39 MB."""
+    """A call with B=64, G=5 and V=151,936 needs less than half a megabyte. One float32 row takes 608 kB, one row per
+    request 39 MB."""
     code = MEMORY.format(target=target, draft=draft)
     env = os.environ | {"PYTHONPATH": PYTHONPATH}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=180)

@@ -23,12 +23,12 @@ PREFIXES = [x for n in range(G + 1) for x in itertools.product(range(V), repeat=
 
 
 def forbidden(last):
-    """The ids that the grammar forbids after a token; V: at the start."""
+    """Return the ids that the grammar forbids after the token `last`. V stands for the start."""
     return {(2 * last + 1) % V, (last + 3) % V}
 
 
 def seen(row, tokens):
-    """The probabilities of a row under all views, after these tokens."""
+    """Return the probabilities of a row under all views, after these tokens."""
     e = biased(np.asarray(row, dtype=np.float32), *zip(*BIAS))
     e = penalised(e, History.of_list(IDS, COUNTS, V).after(tokens), *AMOUNTS)
     e = np.where(np.isin(np.arange(V), [*forbidden(tokens[-1] if len(tokens) else V)]), -np.inf, e)
@@ -36,13 +36,13 @@ def seen(row, tokens):
 
 
 def table(seed, spread):
-    """Logits after each prefix."""
+    """Return the logits after each prefix."""
     rng = np.random.default_rng(seed)
     return {x: rng.normal(0, spread, V).astype(np.float32) for x in PREFIXES}
 
 
 def views(last):
-    """The views of rows after the tokens `last` [n, positions]; V: at the start."""
+    """Return the views of rows after the tokens `last` [n, positions]. V stands for the start."""
     words = [[sum(1 << v for v in range(V) if v not in forbidden(t))] for t in range(V + 1)]
     zero = torch.zeros(len(last), dtype=torch.int64)
     ids, values = zip(*BIAS)
@@ -56,7 +56,7 @@ def views(last):
 
 
 def verified(step, method, of_draft=True, late=0):
-    """late: by how many positions the masks come too late, for a mutant."""
+    """Return the emitted tokens of a step. late: by how many positions a mutant delays the masks."""
     n = len(step.draft_tokens)
     last = torch.cat([torch.full((n, 1), V), step.draft_tokens], 1)
     if late:
@@ -84,7 +84,7 @@ def test_masks_that_come_late_are_found():
 
 
 def paths(parents, tokens):
-    """The tokens from the root to each node [n, N], as tuples."""
+    """Return the tokens from the root to each node, [n][N] tuples."""
     found = []
     for up, own in zip(parents.tolist(), tokens.tolist()):
         way = [()]
@@ -95,7 +95,8 @@ def paths(parents, tokens):
 
 
 def stepped(seeds, p, q, drawn_from, method, K=2):
-    """One step on a tree of K drafts of G tokens. p, q: logits; drawn_from: the probabilities of drafts."""
+    """Return the emitted tokens of a step on a tree of K drafts of G tokens. p, q: logits; drawn_from: the
+    probabilities that drafts are drawn from."""
     rng, n = np.random.default_rng(int(seeds[0])), len(seeds)
     drafts = np.zeros((n, K, 0), dtype=np.int64)
     for _ in range(G):

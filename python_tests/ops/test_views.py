@@ -19,7 +19,7 @@ def test_a_row_is_seen_as_if_written_out(op, isa_backend):
     calls = CALLS // 10 if isa_backend in tiers.SIMULATED else CALLS
     wrong, changed = backends.there(isa_backend, viewed.compared, op, isa_backend, calls)
     assert wrong == []
-    assert changed > calls / 8  # views mattered
+    assert changed > calls / 8  # the views changed the results
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -45,7 +45,7 @@ def test_bad_data_gives_valid_tokens_or_an_error(op, op_backend):
 
 
 def each_view():
-    """A view of every kind, of three rows or requests."""
+    """Return a view of every kind, for three rows or requests."""
     ids = torch.tensor([[0, 3, -1], [1, 2, 3], [-1, -1, -1]], dtype=torch.int32)
     return {
         "penalties": sk.Penalties(1.3, ids=ids, counts=torch.zeros_like(ids)),

@@ -11,7 +11,7 @@ TABLE = [4, -1, 0, 2, 2]
 
 
 def by_loops(table, V):
-    """The packed numbers, as the docstring states them."""
+    """Return the packed numbers, as vocab_map's docstring defines them."""
     mapped = sorted((v, d) for d, v in enumerate(table) if v >= 0)
     unmapped = [(-1, d) for d, v in enumerate(table) if v < 0]
     pairs = [x for pair in mapped + unmapped for x in pair]
@@ -29,7 +29,8 @@ def test_the_layout_by_hand():
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("V, Vd", [(1, 1), (1, 9), (9, 1), (40, 40), (300, 60), (60, 300)])
 def test_the_layout_of_random_tables(V, Vd, dtype):
-    """Widths on both sides of each other: several draft ids on one target id, and target ids without one."""
+    """The draft vocabulary is narrower or wider than the target's. Several draft ids may map to one target id, and a
+    target id may have none."""
     rng = np.random.default_rng([V, Vd])
     for low in (-V, -1, 0):
         table = rng.integers(low, V, Vd)
@@ -46,7 +47,7 @@ def test_all_ids_unmapped_and_one_of_each():
 
 
 def test_target_ids():
-    """Ids outside the table and unmapped ones have none."""
+    """Unmapped ids and ids outside the table have no target id, which is -1."""
     ids = torch.tensor([[0, 1, 2, 3], [4, 5, -1, 1 << 40]])
     assert sk.vocab_map(torch.tensor(TABLE), 5).target_ids(ids).tolist() == [[4, -1, 0, 2], [2, -1, -1, -1]]
 

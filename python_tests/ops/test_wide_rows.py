@@ -17,8 +17,8 @@ TEMPERATURES = [1.2e-38, 1e-20, 0.01, 1.0, 100.0, 1e30, 1e37, 1e38, FLT_MAX]
 
 
 def wide_rows(V=1100):
-    """Return rows whose logits span more than float32's range. Their ends lie in one chunk or in different ones, few or
-    many of them, also with -inf."""
+    """Return rows whose largest and smallest logits differ by more than the largest float32. One or many entries are
+    that extreme, in one chunk or several, and some rows have -inf."""
     rng = np.random.default_rng(7)
     rows = np.zeros((6, V))
     rows[0, 3], rows[0, 4] = 3e38, -3e38
@@ -41,8 +41,8 @@ FILTERS = [
 
 
 def some(backend, values, T):
-    """Return all rows. Simulated kernels get two, different ones at each temperature; the interpreter one, at some
-    temperatures."""
+    """Return the values that a backend tests at a temperature: all of them. Simulated CUDA kernels test two, which vary
+    with the temperature; the interpreter tests one, at a third of the temperatures."""
     turn = TEMPERATURES.index(T)
     if backend in rule_cases.SLOW and backend != "reference":
         if turn % 3:
@@ -64,7 +64,8 @@ def test_stats(backend, T):
 
 
 def drafts_of(z, T):
-    """Return a draft id for each row: in two rows of three the id whose p is nearest to .3, in the third the argmin."""
+    """Return a draft id for each row: the id whose p is nearest to .3 in two of three rows, and the argmin in the
+    third."""
     p = reference.row_stats(Rows(z, temperature=T))
     x = torch.where(z.double() >= p[:, 1:2], ((z.double() - p[:, 3:]) * p[:, :1] - p[:, 2:3]).exp(), 0.0)
     middling = (x - 0.3).abs().argmin(-1)
@@ -109,7 +110,8 @@ def test_samples_and_steps(backend, T):
 
 @pytest.mark.parametrize("at", [0, 1])
 def test_what_lies_far_below_weighs_nothing(backend, at):
-    """u = 0 draws the first id with mass. An id whose p is 0 even in float64 has none, on every instruction set."""
+    """u = 0 draws the first id with mass. An id whose p underflows even in float64 has no mass, on every instruction
+    set."""
     z = torch.full((1, 40), -3e38)
     z[0, 20 + at] = 3e38
     for T in (1e-3, 1.0, 1e30):
@@ -144,8 +146,8 @@ ZEROS = [[-0.0, 0.0], [0.0, -0.0], [-0.0, -0.0], [-0.0, 0.0, -1.0], [-1.0, -0.0,
     ],
 )
 def test_both_zeros_are_one_logit(backend, params, V):
-    """-0 counts as +0 in a distribution, as its cutoff and as its maximum, in any order, with the same bits
-    everywhere."""
+    """-0 and +0 are the same logit, also as cutoff and maximum, in any order. The stats have the same bits on every
+    backend."""
     rng = np.random.default_rng(V)
     rows = [np.resize(zeros, V) for zeros in ZEROS] + [rng.choice([-0.0, 0.0], V), rng.choice([-0.0, 0.0, -3.0], V)]
     rows.append(np.where(np.arange(V) == V - 1, math.nan, -0.0))  # invalid
@@ -162,7 +164,7 @@ def test_both_zeros_are_one_logit(backend, params, V):
     "T, greedy", [(0.0, True), (1e-45, True), (1e-38, True), (1.17e-38, True), (FLT_MIN, False), (1.18e-38, False)]
 )
 def test_subnormal_temperatures_are_greedy(backend, T, greedy):
-    """Subnormal temperatures count as greedy, as a number or among others, in every op. The smallest normal one has a
+    """In every op a subnormal temperature counts as greedy, as a number or in a tensor. The smallest normal one has a
     finite scale."""
     z = torch.tensor([[1.0, 3.0, 3.0, 2.0]])
     u = torch.tensor([[0.0, 0.9]], dtype=torch.float64)
@@ -183,7 +185,7 @@ def test_subnormal_temperatures_are_greedy(backend, T, greedy):
                            z.expand(1, 2, 4), method="recursive", temperature=t,
                            uniforms=torch.tensor([[0.0, 0.0, 0.9]], dtype=torch.float64))  # fmt: skip
         assert out.tokens.tolist() == ([[1, -1]] if greedy else [[2, 2]])
-    if greedy and backend != "reference":  # and therefore need no random numbers
+    if greedy and backend != "reference":  # greedy, so no random numbers are needed
         assert backends.run("sample", backend, z, temperature=T).tokens.tolist() == [[1]]
         assert backends.run(
             "verify_chain", backend, z.expand(1, 2, 4), torch.tensor([[1]]), None, temperature=T

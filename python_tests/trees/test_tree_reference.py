@@ -24,7 +24,8 @@ from specdec_kernels.reference.tree_law import (
     walks,
 )
 
-SIZES = [(3, 2, 2), (2, 3, 3), (4, 3, 1), (3, 3, 1), (3, 1, 2)]  # V, K, L: shrinking k, depth, width, A B A, a chain
+# V, K, L: K drafts that diverge, a deep tree, a wide one, drafts such as A B A, a chain
+SIZES = [(3, 2, 2), (2, 3, 3), (4, 3, 1), (3, 3, 1), (3, 1, 2)]
 
 
 @pytest.mark.thorough
@@ -50,7 +51,8 @@ def test_forbidden_tokens_and_equal_laws(method, kind):
 @pytest.mark.parametrize("method", ALL)
 @pytest.mark.slow
 def test_independent_children_kept_apart(method):
-    """Duplicates are separate nodes: tested in node order, or skipped if siblings must be distinct."""
+    """Equal siblings are separate nodes. Methods test them in node order, or skip duplicates if siblings must be
+    distinct."""
     p, q = rows_of("random", 3)
     assert error(mixed(separate_trees(q, 2, 2), p, q, method), p, 3) < EXACT
     assert error(mixed(separate_trees(q, 3, 1), p, q, method), p, 2) < EXACT
@@ -66,7 +68,7 @@ def test_children_without_replacement(method, kind):
 
 @pytest.mark.parametrize("method", ["recursive", "recursive_without_replacement", "target_only", "traversal"])
 def test_one_hot_drafts(method):
-    """A tree from any source, with every node a one-hot draft (no q at all)."""
+    """A tree from any source is lossless if every node counts as a one-hot draft, without q."""
     p = random_rows(1, 4)
     tree = plain_tree([-1, 0, 0, 1, 1, 2], [-1, 0, 2, 3, 1, 2])
     assert error(one_tree_law(tree, p, None, method), p, 3) < EXACT
@@ -126,7 +128,8 @@ def test_recursive_on_a_chain_is_token_level_verification():
 
 
 def test_no_uniform_is_asked_twice():
-    """The tests are independent: each decision of a walk has its own column (target_only: one per parent)."""
+    """Each decision of a walk reads its own column of the uniforms, so decisions are independent. target_only reads one
+    column per parent."""
     p, q = rows_of("random", 3)
     for method in ("kseq", "recursive", "recursive_without_replacement", "traversal"):
         for tree, _ in itertools.islice(iid_trees(q, 3, 2), 0, 729, 41):
@@ -139,8 +142,9 @@ def test_no_uniform_is_asked_twice():
 
 
 def test_merged_drafts_verified_as_independent_ones_are_biased():
-    """K = 2: 0 is rejected (.5 * .6 = .3) and drawn again (.5). The second test is lost, and token 1 gets 1/6 of it
-    instead of 0."""
+    """Two drafts: 0 is drawn and rejected with probability .5 * .6 = .3, and drawn again with .5. If the drafts are
+    merged, the second test is lost. The token then comes from the residual (0, 1, 5) / 6, so token 1 gets 1/6 instead
+    of 0."""
     p, q = map(constant, TELLING)
     law = mixed(tree_laws.without_drafts(iid_trees(q, 2, 1)), p, q, "recursive")
     assert first_token(law, 3) == pytest.approx([0.2, 0.425, 0.375], abs=EXACT)
@@ -148,7 +152,8 @@ def test_merged_drafts_verified_as_independent_ones_are_biased():
 
 
 def test_distinct_drafts_verified_as_independent_ones_are_biased():
-    """K = 2: after a rejected 0 (.3) comes 1 (.7, accepted with 10/21) or 2. Token 1 gets .35 + .1."""
+    """Two distinct drafts: a rejected 0 (.3) is followed by 1 (.7), which is accepted with 10/21, or by 2. Token 1 gets
+    .35 + .1."""
     p, q = map(constant, TELLING)
     assert first_token(mixed(distinct_trees(q, [2]), p, q, "recursive"), 3) == pytest.approx(
         [0.2, 0.45, 0.35], abs=EXACT
@@ -157,8 +162,8 @@ def test_distinct_drafts_verified_as_independent_ones_are_biased():
 
 
 def test_a_top_k_tree_verified_by_q_is_biased():
-    """Children 0 and 1 for sure: 0 is accepted with .4, then 1 with 10/21. Without replacement 1 is tested against q =
-    .7: 5/21."""
+    """The tree always has the children 0 and 1. 0 is accepted with .4, then 1 with 10/21. Without replacement, 1 is
+    tested against q = .7 and accepted with 5/21."""
     p, q = map(constant, TELLING)
     tree = plain_tree([-1, 0, 0], [-1, 0, 1])
     assert first_token(one_tree_law(tree, p, q, "recursive"), 3) == pytest.approx(
@@ -171,8 +176,8 @@ def test_a_top_k_tree_verified_by_q_is_biased():
 
 
 def test_merged_order_is_biased_for_recursive_rejection():
-    """Only 0, 1, 0 shows it: in draft order 1 is accepted with 10/21, after two zeros never. .5^2 * .35 * .6 * 10/21 =
-    .025."""
+    """Only the drafts 0, 1, 0 show the bias. In draft order, 1 is accepted with 10/21. After two zeros it never is, so
+    token 1 loses .5^2 * .35 * .6 * 10/21 = .025."""
     p, q = map(constant, TELLING)
     law = mixed(tree_laws.grouped_trees(q, 3, 1), p, q, "recursive")
     assert first_token(law, 3) == pytest.approx([0.2, 0.375, 0.425], abs=EXACT)
@@ -180,8 +185,8 @@ def test_merged_order_is_biased_for_recursive_rejection():
 
 @pytest.mark.slow
 def test_merged_order_is_biased_for_kseq():
-    """p = (.5, .3, .2), q = (.2, .5, .3), k = 3: a draft x is accepted with a_x = min(1, p / (rho q)). If A, B, A
-    becomes A, A, B, token B loses a_B a_A (1 - a_A) of q_A^2 q_B."""
+    """On the golden pair with k = 3, a draft x is accepted with a_x = min(1, p / (rho q)). If the drafts A, B, A become
+    A, A, B, token B loses q_A^2 q_B (1 - a_A) a_A a_B."""
     P, Q = GOLDEN
     p, q = map(constant, GOLDEN)
     a = np.minimum(1, P / (1.792593028269 * Q))
@@ -196,7 +201,8 @@ def test_merged_order_is_biased_for_kseq():
 
 
 def test_the_golden_pair_alone_would_not_tell():
-    """The reason for TELLING: on the golden pair recursive rejection looks lossless with either wrong draft."""
+    """The reason for the pair TELLING: on the golden pair, recursive rejection looks lossless with all three wrong ways
+    of drafting."""
     p, q = map(constant, GOLDEN)
     assert error(mixed(tree_laws.without_drafts(iid_trees(q, 2, 1)), p, q, "recursive"), p, 2) < EXACT
     assert error(mixed(distinct_trees(q, [2]), p, q, "recursive"), p, 2) < EXACT

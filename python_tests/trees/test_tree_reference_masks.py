@@ -40,7 +40,7 @@ def test_build_tree_invariants():
         for i, j in itertools.combinations(real, 2):
             assert parents[i] != parents[j] or firsts[i] < firsts[j]  # siblings in order of first appearance
         assert tree.multiplicity[b, 1 : len(real) + 1].tolist() == [int((nodes == i).sum()) for i in real]
-        assert torch.equal(nodes[:, :2], whole.draft_nodes[b])  # more levels change no numbers
+        assert torch.equal(nodes[:, :2], whole.draft_nodes[b])  # further levels do not change the node indices
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 3), (2, 0, 3), (2, 3, 0)])
@@ -75,7 +75,7 @@ def test_tree_mask_prefix_columns():
     want = [["11100", "11110", "11111"], ["11111000", "11111100", "00000010"]]
     tail = reference.tree_mask(parents, prefix, num_keys=8).mask.int()
     assert ["".join(map(str, row)) for row in tail[0].tolist()] == [row + "000" for row in want[0]]
-    assert ["".join(map(str, row)) for row in tail[1].tolist()] == want[1]  # node 2 is padding: it sees itself only
+    assert ["".join(map(str, row)) for row in tail[1].tolist()] == want[1]  # node 2 is padding: it attends to itself
     apart = reference.tree_mask(parents, prefix, num_keys=7, tree_start=4).mask.int()
     assert ["".join(map(str, row)) for row in apart[0].tolist()] == ["1100100", "1100110", "1100111"]
 

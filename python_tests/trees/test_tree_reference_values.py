@@ -40,7 +40,7 @@ def test_kseq_rho_degenerate_pairs():
         ] == [k, 0, 0]
     bad = reference.kseq_rho(Rows(tensor([math.nan, 1.0]), kind="probs"), Rows(tensor([0.5, 0.5]), kind="probs"), 4)
     assert bad.rho.item() == 4 and bad.beta.isnan() and bad.p_acc.isnan()
-    # a narrower draft is a draft with zeros: beta = min(.5, .2 / rho) + ... as if padded
+    # a narrower draft counts as padded with zeros
     narrow = reference.kseq_rho(Rows(p, kind="probs"), Rows(tensor([0.4, 0.6]), kind="probs"), 2)
     assert narrow == reference.kseq_rho(Rows(p, kind="probs"), Rows(tensor([0.4, 0.6, 0.0]), kind="probs"), 2)
     with pytest.raises(ValueError, match="kseq_rho: k must be >= 1, got 0"):
@@ -50,8 +50,8 @@ def test_kseq_rho_degenerate_pairs():
 
 
 def test_kseq_rho_is_the_smallest_valid_rho():
-    """The residual at rho is nowhere negative (c <= rho), and slightly below rho it is. No lossless rule does much
-    better."""
+    """f(rho) <= 0, so the residual has no negative entry. Slightly below rho, f is positive. p_acc lies between
+    kseq_guarantee(k) times the optimum of all lossless methods and the optimum."""
     rng = np.random.default_rng(5)
     below = 0
     for _ in range(400):
@@ -98,8 +98,8 @@ def test_closed_forms_of_one_step(method, k):
 
 @pytest.mark.slow
 def test_drawn_estimate_of_distinct_drafts():
-    """Against the enumeration, within five standard errors: the chance of a draw lies in [0, 1], so its deviation is at
-    most 1/2."""
+    """An estimate from random draws lies within five standard errors of the enumeration. The acceptance of a draw lies
+    in [0, 1], so its standard deviation is at most 1/2."""
     p, q = (
         tensor(*(rows_of("random", 6)[0]((i,)) for i in range(4))),
         tensor(*(rows_of("random", 6)[1]((i,)) for i in range(4))),
@@ -112,7 +112,8 @@ def test_drawn_estimate_of_distinct_drafts():
 
 
 def test_optimal_acceptance_is_the_minimum_cut():
-    """1 + min over every H of p(H) - Pr[all drafts in H], by brute force, and without replacement by the same cut."""
+    """The optimum is 1 + min over all sets H of p(H) - Pr[all drafts in H], found by brute force. The same cut bounds
+    traversal without replacement."""
     rng = np.random.default_rng(6)
     pairs = [GOLDEN, *[rng.dirichlet(np.full(5, 0.5), 2) for _ in range(20)]]
     for p, q in pairs:
@@ -144,7 +145,8 @@ def test_no_method_beats_the_optimum_of_its_drafts(k):
 
 
 def test_single_path_of_traversal_is_block_verification():
-    """p = (1/3, 2/3), q = (2/3, 1/3), two draft tokens: 11/9 are accepted, token by token 10/9 (Sun et al. 2024)."""
+    """p = (1/3, 2/3), q = (2/3, 1/3), two draft tokens: traversal accepts 11/9 on average, as block verification does;
+    recursive rejection accepts 10/9 (Sun et al. 2024)."""
     p, q = constant(np.array([1, 2]) / 3), constant(np.array([2, 1]) / 3)
     chains = [plain_tree([-1, 0, 1], [-1, *d]) for d in itertools.product([0, 1], repeat=2)]
     bonus = {(0,): 1 / 3, (1,): 2 / 3}

@@ -33,7 +33,8 @@ def prefixes_of(tree):
 @pytest.mark.parametrize("method", [*ALL, "greedy"])
 @pytest.mark.slow
 def test_uniforms_reproduce_the_enumerated_law(method, n=1200 if tiers.TIER == "all" else 600):
-    """Chi-square of one tree's outcomes: tests the columns and the final draw (the rule itself is enumerated above)."""
+    """Sampled outcomes of one tree pass a chi-square test against the enumerated distribution. This tests the columns
+    of the uniforms and the final draw; test_tree_reference.py tests the enumeration."""
     p, q = rows_of("random", 3)
     tree = reference.build_tree(torch.tensor([[[0, 1], [2, 1], [0, 2]]]))
     law = one_tree_law(tree, p, q, method)
@@ -88,8 +89,8 @@ def node_step(
     ],
 )
 def test_margin_is_small_at_an_edge_and_large_elsewhere(method, edges):
-    """One child, 1: accepted below p / q = .6 (rho = 1 for one draft), by target-only below p = .3 of the root's
-    uniform."""
+    """The only child, token 1, is accepted below u = p / q = .6 (for one draft, rho = 1). target_only accepts it below
+    p = .3, by the root's uniform."""
     for edge in edges:
         column = 0 if method == "target_only" else 1
 
@@ -102,8 +103,8 @@ def test_margin_is_small_at_an_edge_and_large_elsewhere(method, edges):
 
 
 def test_kseq_margin_knows_what_rho_may_be_off_by():
-    """k = 2: draft 1 is accepted below .3 / (rho * .5). An op may stop at f = -1e-6, where rho is about 1e-6 / |f'|
-    higher."""
+    """With two drafts, draft 1 is accepted below u = .3 / (rho * .5). An op may stop its search for the root of f at f
+    = -1e-6, where rho is higher by about 1e-6 / |f'|."""
     edge = 0.6 / ((1.8 + math.sqrt(1.24)) / 2)
     near, far = (node_step("kseq", [1, 1], [0, edge - d, 0.9, 0.2]) for d in (3e-7, 1e-4))
     assert near.num_accepted.item() == far.num_accepted.item() == 1 and near.margin < 1 < far.margin
@@ -120,7 +121,7 @@ def test_bad_rows_and_tokens(method):
     )  # the largest finite entry
     out = node_step(method, [-7, 5], u)
     assert out.status.item() == 4 and out.tokens[0].tolist()[1:] == [-1, -1] and 0 <= out.tokens[0, 0] < 3
-    # at .5, p itself gives 1; nothing is subtracted
+    # nothing is subtracted from p, of which a final uniform of .5 gives 0
     assert out.tokens[0, 0].item() == 0 and out.num_accepted.item() == 0
     if method == "target_only":
         return
@@ -178,14 +179,16 @@ def test_seeds_are_the_uniforms_of_domains_0_and_1():
 
 
 def test_one_hot_branches_and_rows_out_of_range():
-    """A looked-up token (draft_row -1) before a draft from q: accepted with p = .3, then q without it, (.4, 0, .6)."""
+    """Node 1 is the looked-up token 1 (draft_row -1), and node 2 is drawn from q. Token 1 is accepted with p = .3.
+    After a rejection, node 2 is tested against q without token 1, (.4, 0, .6)."""
     p, q = GOLDEN_LOGITS
     rows = torch.tensor([[0, -1, 0]])
     for u, tokens in (([0, 0.29, 0, 0.2], [1, 0]), ([0, 0.31, 0.99, 0.2], [0, 0]), ([0, 0.31, 0.99, 0.6], [0, 1])):
         out = node_step("recursive_without_replacement", [1, 0], u, draft_row=rows)
         assert out.tokens[0, :2].tolist() == tokens and out.num_accepted.item() == 1
     tests = [node_step("recursive_without_replacement", [1, x], [0, 0.31, 0.5, 0.2], draft_row=rows) for x in (0, 2)]
-    # r = (5/7, 0, 2/7) against (.4, 0, .6): 0 is accepted, 2 with (2/7) / .6 = .476; otherwise the token is 0
+    # residual (5/7, 0, 2/7) against q = (.4, 0, .6): 0 is accepted, and 2 with (2/7) / .6 = .476, which fails at u =
+    # .5; the final token is then 0
     assert [t.tokens[0, 0].item() for t in tests] == [0, 0] and [t.num_accepted.item() for t in tests] == [1, 0]
     out = node_step("recursive", [1, 0], [0, 0.99, 0.99, 0.2], draft_row=torch.tensor([[0, 9, 9]]))
     assert out.status.item() == 5 and out.tokens[0].tolist() == [0, -1, -1]
@@ -226,8 +229,8 @@ def test_trees_of_nothing(method):
 @pytest.mark.parametrize("method", ALL)
 @pytest.mark.slow
 def test_margin_covers_the_errors_it_is_made_of(method, monkeypatch, B=500 if tiers.TIER == "all" else 300):
-    """Every probability is moved by its error bound, up or down, with float32 taken to have 10 bits: no token outside
-    the band changes, and inside it some do."""
+    """Every probability is moved up or down by its error bound, as if float32 had 10 bits. No token outside the band
+    changes, and some inside it do."""
     coarse = 2.0**-10
     for m in (band, walks):
         monkeypatch.setattr(m, "SUM_EPS", 32 * coarse)

@@ -50,6 +50,5 @@ def test_agreement_of_options(backend, method, case):
 
 
 def test_target_only_without_a_draft(backend):
-    """As engines call it that sample greedily from their drafter: with the target's rows and parameters, and no
-    draft's."""
+    """The call of an engine with a greedy drafter: the target's rows and parameters, and no draft rows."""
     agree(backend, seed=4, B=backends.scale(56, backend), V=8, N=9, method="target_only", one_hot=True, filtered=True)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes that verify_tree reads, counted access by access as in test_bytes.py. Rows of nodes that are not visited
-are not read; the others are read as often as their method requires.
+"""The bytes that verify_tree reads, counted access by access as in package/test_bytes.py. Rows of nodes that are not
+visited are not read; the others are read as often as their method requires.
 
 A visited target row is read once for its stats. Every rejected draft with a row costs another pass over the target's
 row, its own row and those of the rejections before it: residuals are computed again each time, never stored. Passes
-read 16 bytes at a time, so that they are counted exactly. Further reads are the rescan of the final draw and entries
-looked up by id, by all threads of the block at once: 256 accesses to one address, which are one transaction.
+read 16 bytes at a time, so they can be counted exactly. Further reads are the rescan of the final draw, and entries
+looked up by id. All 256 threads of a block look up the same address at once, which is one transaction.
 """
 
 import pytest
@@ -56,7 +56,7 @@ def call(method, **more):
 
 
 def visited(out, N):
-    """Return [B, N] masks: the root and the accepted nodes; the last of these."""
+    """Return two masks [B, N]: the root with the accepted nodes, and the last of these alone."""
     on_path = torch.zeros(len(out.path), N, dtype=torch.bool).scatter_(1, out.path.clamp(min=0).long(), True)
     last = out.path.gather(1, out.num_accepted[:, None].long()).long()
     return on_path, torch.zeros_like(on_path).scatter_(1, last, True)
@@ -88,8 +88,8 @@ def passes(counted):
 
 
 def summed_again(args, out, tests):
-    """The rest of q is one minus the removed tokens. If that is below an eighth, it is summed again by a pass over
-    q."""
+    """Return how often what remains of q is summed again. It is usually one minus the removed tokens; if that is below
+    an eighth, a pass over q sums it."""
     parents, tokens = args["tree"][:2]
     laws, n = args["draft_logits"].double().softmax(-1), 0
     for b, i in (tests > 1).nonzero().tolist():
@@ -141,7 +141,7 @@ def test_target_only_and_greedy_read_no_draft_row():
 
 
 def test_kseq():
-    """Where drafts continue, both rows are read once for the search, which keeps their weights."""
+    """At a node where drafts continue, both rows are read once in the search for rho, which keeps their weights."""
     args, out, target, draft = call("kseq")
     on_path, stop = visited(out, target.read.shape[1])
     assert (target.read[~on_path] == 0).all() and (draft.read[~on_path] == 0).all()
@@ -156,7 +156,7 @@ def test_kseq():
     assert (few < ROW).all()
     assert (draft.read - (pairs + rejected) * ROW <= few)[searched].all()
     more = target.read - (1 + pairs + rejected) * ROW
-    assert ((more >= -ROW) & (more <= few))[searched].all()  # its total may be known from its stats
+    assert ((more >= -ROW) & (more <= few))[searched].all()  # stats may hold the target's total: one pass less
     note(
         f"verify_tree kseq, K={K}, L={L}, V={V}",
         target.read.sum() + draft.read.sum(),
@@ -165,8 +165,8 @@ def test_kseq():
 
 
 def test_traversal():
-    """Traversal visits every node whose weight is not 0 until a leaf is accepted, and no other: those that the
-    reference reads."""
+    """Traversal visits the nodes whose weight is not 0 until a leaf is accepted. It reads the rows of exactly the nodes
+    that the reference reads."""
     from support.tree_checks import visited_by_traversal
 
     args, out, target, draft = call("traversal", B=8, noise=1.5)

@@ -37,8 +37,8 @@ def test_requests_do_not_see_each_other(backend, method):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.slow_in_triton
 def test_rows_that_are_not_visited_do_not_matter(backend, method, B=60):
-    """All rows except those of visited nodes are set to NaN: the bits stay the same. (Traversal visits every node that
-    it examines, not only the path.)"""
+    """With NaN in all rows except those of visited nodes, the bits stay the same. Traversal visits every node that it
+    tests, not only those on the path."""
     args = tree_cases.tree(4, backends.scale(B, backend), 6, method, K=3, L=3, dirty=False, kinds=["near", "dirichlet"])
     out = verify(backend)(**args)
     keep = torch.zeros(args["target_logits"].shape[:2], dtype=torch.bool)
@@ -69,8 +69,8 @@ def test_bad_rows(backend, method, poison):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_bad_probability_rows(backend, method):
-    """NaN, infinities, negative numbers and zeros among probabilities. A test may not read them; a draw and kseq's
-    search do."""
+    """Rows have NaN, infinities, negative numbers and zeros among probabilities. A test of a draft may not come across
+    them, but a draw and kseq's search read the whole row."""
     args = tree_cases.tree(5, 140, 6, method, K=2, L=2, probs=True, kinds=["near", "dirichlet"])
     rng = torch.Generator().manual_seed(6)
     poison = torch.tensor([math.nan, math.inf, -math.inf, -0.25, 7.0, 0.0])
@@ -87,8 +87,7 @@ def test_bad_probability_rows(backend, method):
 
 
 def test_a_draft_row_with_nan_decides_nothing_under_kseq(backend):
-    """The draft's distribution is not known, so no draft is accepted, and the token follows the target, p = (.2, .4,
-    .4), for every uniform."""
+    """The draft's distribution is not known, so no draft is accepted, and the token is drawn from p = (.2, .4, .4)."""
     p, q = torch.tensor([0.2, 0.4, 0.4]), torch.tensor([0.5, 0.35, math.nan])
     tree = tuple(reference.build_tree(torch.tensor([[[0], [1]]])))
     for v, token in ((0.1, 0), (0.3, 1), (0.9, 2)):
@@ -102,8 +101,9 @@ def test_a_draft_row_with_nan_decides_nothing_under_kseq(backend):
 
 @pytest.mark.parametrize("second, status, accepted", [(1, 0, 1 - 0.6**0.5), (2, 4, 0.4)])
 def test_looked_up_drafts_under_kseq(backend, second, status, accepted, n=500):
-    """Looked-up drafts follow one distribution only if they are one token; another one is flagged and skipped. p = (.2,
-    .4, .4): token 1 alone is accepted with p(1) = .4. For two, 1 - (1 - x)^2 = .4 gives the probability x of each."""
+    """Looked-up drafts have one common distribution only if they are the same token. A different one is flagged and
+    skipped. With p = (.2, .4, .4), a single draft of token 1 is accepted with p(1) = .4. Of two equal drafts, each is
+    accepted with x, where 1 - (1 - x)^2 = .4."""
     rows = torch.tensor([0.2, 0.4, 0.4]).log().expand(n, 3, 3).contiguous()
     u = torch.full((n, 3), 1 - 2**-53, dtype=F64)
     u[:, 0] = (torch.arange(n) + 0.5) / n
@@ -140,7 +140,8 @@ def test_identical_drafts_equal_laws_disjoint_laws(backend, method):
 
 
 def anything(seed, B=50, N=9, V=5):
-    """Some links lead elsewhere or in cycles, and some rows and tokens are out of range. Parents are valid."""
+    """Return a call with valid parents, in which some links lead elsewhere or in cycles, and some row indices and
+    tokens are out of range."""
     rng = torch.Generator().manual_seed(seed)
 
     def number(least, most):
@@ -159,8 +160,8 @@ def anything(seed, B=50, N=9, V=5):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_bad_links_and_rows(backend, method):
-    """Tokens are in range, and the call ends. An invalid link ends a list, an invalid row index counts as an invalid
-    row."""
+    """Tokens are in range, and the call returns. An invalid link ends a list of siblings, and an invalid row index
+    counts as an invalid row."""
     args = anything(8)
     out, ref = verify(backend)(method=method, **args), flat.call(reference.verify_tree, method=method, **args)
     assert not differ(out, ref).any()
@@ -259,7 +260,7 @@ def deep(max_depth):
 
 
 def within_reach(max_depth, room):
-    """Make the call with this many bytes of address space left."""
+    """Make the call with only `room` bytes of address space left."""
     sk.verify_tree(**deep(9))  # allocations that are made once
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -71,8 +71,8 @@ def merged(q):
 )
 @pytest.mark.slow
 def test_wrong_drafts_are_caught(method, wrong):
-    """A, A, B for A, B, A, and merged or distinct children tested as independent ones, are biased by .008 to .05, and
-    found."""
+    """Drafts grouped as A, A, B instead of A, B, A, and merged or distinct children tested as independent ones, bias
+    the output by .008 to .05. The test finds all of them."""
     p, q = map(constant, tree_laws.GOLDEN if (method, wrong) == ("kseq", grouped) else TELLING)
     trees = list(wrong(q))
     right = tree_laws.first_token(mixed(iid_trees(q, 2, 1), p, q, method), 3)

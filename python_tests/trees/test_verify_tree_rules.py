@@ -17,7 +17,8 @@ from specdec_kernels.registry import SAMPLING
 from specdec_kernels.rules import NAMES, RULES, TABLE
 
 pytestmark = pytest.mark.not_triton  # test_verify_tree_edges.py tests that it is refused there
-METHODS = ("kseq", "recursive", "recursive_without_replacement", "traversal")  # they test against the draft's row
+# the methods that read the draft's rows
+METHODS = ("kseq", "recursive", "recursive_without_replacement", "traversal")
 F64 = torch.float64
 
 
@@ -28,7 +29,7 @@ def tree(seed, B, method, shift=0, names=None, **case):
 
 
 def takes_turns(backend, method, nth):
-    """Let the methods share the tests on the slowest simulated kernels: the nth has one of them."""
+    """Skip a test on the slowest simulated kernels, except with the nth method (modulo 4)."""
     if backend in rule_cases.SLOW and METHODS.index(method) != nth % 4:
         pytest.skip("the interpreter is slow: each case with one method")
 
@@ -60,7 +61,8 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.slow
 def test_agreement(backend, method, name):
-    """Batches in which all rules meet all kinds of rows. Where kernels are simulated, the tests share them."""
+    """Batches combine all rules with all kinds of rows. Where kernels are simulated, each test has a part of the
+    rules."""
     case, at = CASES[name], list(CASES).index(name)
     if method == "kseq" and case.get("one_hot"):
         pytest.skip("kseq needs draft rows")
@@ -75,7 +77,7 @@ def test_agreement(backend, method, name):
 
 
 def test_traversal(backend):
-    """A separate walk, so every simulated device runs it in make test too."""
+    """Traversal has its own kernel code, so every simulated device runs this test, in make test too."""
     agree_on(verify(backend), tree(32, rule_cases.count(105, backend), "traversal", **CASES["any tree"]), "traversal")
 
 
@@ -93,7 +95,8 @@ def test_thresholds_agree(backend, name):
     ((0.4, 0.5), 1.0, 0.0),
 ])  # fmt: skip
 def test_thresholds_by_hand(backend, alpha, first, second):
-    """Children 2 and 0 of p = (.2, .4, .4): the probability of each, and the rest, which is id 1 alone."""
+    """The children 2 and 0 of a root with p = (.2, .4, .4) are accepted with the probabilities `first` and `second`.
+    Otherwise id 1 is emitted, the only one left."""
     n = backends.scale(160, backend, least=20)
     p = torch.tensor([0.2, 0.4, 0.4]).expand(n, 3, 3).contiguous()
     u = torch.full((n, 4), 0.7, dtype=F64)
@@ -107,8 +110,8 @@ def test_thresholds_by_hand(backend, alpha, first, second):
 
 @pytest.mark.parametrize("method", [*METHODS, "target_only", "greedy"])
 def test_the_exact_rule_and_exact_ends(backend, method):
-    """Rules at the alpha where they equal the exact rule, and the exact rule's own code, beside other rules: the bits
-    equal those of a call without a rule."""
+    """Rules at the alpha where they equal the exact rule, and the exact rule's code, give the bits of a call without a
+    rule. Other rules in the batch do not change this."""
     if method in METHODS:
         takes_turns(backend, method, 0)
     B = rule_cases.count(48, backend)
@@ -168,7 +171,8 @@ def test_bad_rows(backend, method, poison):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_bad_probability_rows(backend, method):
-    """NaN or infinity among probabilities, or only zeros: a rule that reads the whole row defers."""
+    """Rows have NaN or infinity among probabilities, or only zeros. A rule that reads the whole row then defers to the
+    target."""
     takes_turns(backend, method, 3)
     B = rule_cases.count(184, backend)
     args = tree(41, B, method, shift=5 * METHODS.index(method), V=6, K=2, L=2, probs=True, kinds=["near", "dirichlet"])
@@ -204,8 +208,8 @@ def test_stats_handed_over(backend, method):
 
 @pytest.mark.parametrize("method", METHODS[:3])
 def test_a_sure_draft_that_is_kept_is_emitted(backend, method):
-    """A greedy draft, and chow at 1: pi is one-hot at its argmax, which is accepted wherever it was drafted and
-    otherwise emitted, with the target's ln p."""
+    """With a greedy draft and chow at alpha 1, the rule's distribution pi is one-hot at the draft's argmax. Whether
+    that token was drafted or not, it is emitted, with the target's ln p."""
     p, q = torch.tensor([0.5, 0.3, 0.2]).log(), torch.tensor([0.1, 0.6, 0.3]).log()
     more = dict(
         method=method,
@@ -227,8 +231,8 @@ def test_a_sure_draft_that_is_kept_is_emitted(backend, method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_wide_draft_holds_beyond_is_left_to_the_target(backend, method):
-    """q = (.1, .3, .6), p = (.8, .2): the rule keeps, and pi = (.1, .3) + .6 p = (.58, .42). A draft of id 2 is
-    rejected, and (pi - q)+ is .6 p."""
+    """q = (.1, .3, .6) and p = (.8, .2). The rule keeps q, and gives the mass of id 2 to p: pi = (.1, .3) + .6 p =
+    (.58, .42). A draft of id 2 is rejected, and the residual (pi - q)+ is .6 p."""
     takes_turns(backend, method, 2)
     n = backends.scale(160, backend, least=16)
     p, q = torch.tensor([0.8, 0.2]), torch.tensor([0.1, 0.3, 0.6])
@@ -254,8 +258,8 @@ LAW_CASES = [
 @pytest.mark.law
 @pytest.mark.slow
 def test_joint_law(sweep_backend, method, rule, drawn):
-    """Length and tokens follow the distribution that the reference enumerates. test_rules_reference_trees.py proves
-    that it is pi at every node with children."""
+    """Lengths and tokens follow the distribution that the reference enumerates. test_rules_reference_trees.py shows
+    that this is pi, the distribution that defines the rule, at every node with children."""
     p, q = random_rows(31, 3), random_rows(32, 3)
     trees = list(iid_trees(q, 2, 2) if drawn == "iid" else distinct_trees(q, [2, 2]))
     law = mixed(trees, p, q, method, rule, ALPHAS[rule])
@@ -272,7 +276,7 @@ REFUSED = [("target_only", "chow"), ("target_only", "lenience"), ("greedy", "ens
 
 @pytest.mark.parametrize("method, rule", REFUSED)
 def test_rules_that_a_method_does_not_take(op_backend, method, rule):
-    """By name they are refused, and as codes on CPU tensors too. On a device such codes count as the exact rule."""
+    """Such rules are refused by name, and as codes in CPU tensors. On a device such codes count as the exact rule."""
     args = tree_cases.tree(45, 4, 5, method, N=4)
     with pytest.raises(ValueError, match=f"verify_tree: rule '{rule}' is not defined for method '{method}'"):
         verify(op_backend)(**args, rule=rule, alpha=0.5)
