@@ -72,7 +72,8 @@ def test_what_cannot_be_looked_at():
 
 
 def test_the_table():
-    """Rules that are exact for no parameter are marked so, and the defaults replace parameters that are not given."""
+    """keeps_target(rule) uses the default parameters. It is true for exactly the rules that are exact at some
+    parameters."""
     assert {name for name in RULES if keeps_target(name)} == {
         name for name in RULES if RULES[name].keeps_target_at is not None
     }

@@ -61,7 +61,7 @@ OFF = {
 @pytest.mark.parametrize("method", ["token", "block"])
 @pytest.mark.slow_in_triton
 def test_mixed_requests_are_alone(verify, op_backend, method):
-    """Each request of a mixed batch gets, bit for bit, what it gets alone.
+    """Each request of a mixed batch gets the results that it gets alone, bit for bit.
 
     The batch of 64 mixes all rules, greedy and sampled, with and without filters. The call with one request gives the
     rule by name, and leaves out the filters that are off.
@@ -106,7 +106,7 @@ def test_the_exact_end_is_exact(verify, op_backend, name, method):
         assert torch.equal(a.nan_to_num(9.0), b.nan_to_num(9.0))
 
 
-GOLDEN = {  # algorithms.md 1.1 and 3
+GOLDEN = {  # emitted distributions for p = (.5, .3, .2), q = (.2, .5, .3)
     ("chow", 0.4): (0.5, 0.3, 0.2), ("chow", 0.6): (0.2, 0.5, 0.3), ("chow_log", 0.9): (0.5, 0.3, 0.2),
     ("diff", 0.1): (0.2, 0.5, 0.3), ("opt", 0.3): (0.2, 0.5, 0.3), ("token_v1", 0.25): (0.1, 0.56, 0.34),
     ("token_v2", 0.25): (0.35, 0.59, 0.06), ("token_v3", 0.5): (0.35, 0.59, 0.06), ("lossy", 0.2): (0.375, 0.375, 0.25),
@@ -121,7 +121,7 @@ GOLDEN = {  # algorithms.md 1.1 and 3
 @pytest.mark.slow
 def test_law_of_one_step(sweep, name, pair):
     n = 1024
-    # with the other pairs, some of these parameters would tie
+    # on the other pairs, some golden parameters would give ties
     golden = [a if isinstance(a, tuple) else (a,) for rule, a in GOLDEN if rule == name and pair == "golden"]
     for alpha in rule_cases.ALPHAS[name] + golden:
         got = measured_law(sweep, *PAIRS[pair], name, None if not alpha else alpha if len(alpha) == 2 else alpha[0], n)
@@ -140,8 +140,8 @@ def test_lenience_golden(sweep, sweep_backend):
 
 @pytest.mark.one_backend
 def test_block_golden(sweep, sweep_backend):
-    """p = (1/3, 2/3), q = (2/3, 1/3), two draft tokens: on average block verification accepts 11/9, token by token
-    10/9. Drafts (0, 0) have r = (1/2, 1/4) and s_1 = 0, so tau is 2 or 0."""
+    """p = (1/3, 2/3), q = (2/3, 1/3), two draft tokens: block verification accepts 11/9 on average, the token method
+    10/9. The drafts (0, 0) have r = (1/2, 1/4) and s_1 = 0, so both or none are accepted."""
     n = {"cuda-on-cpu": 6}.get(sweep_backend, 32)
     p, q = ln(1 / 3, 2 / 3), ln(2 / 3, 1 / 3)
     u = torch.cartesian_prod(*[torch.from_numpy(quadrature.strata(n))] * 2)
@@ -161,8 +161,8 @@ def test_block_golden(sweep, sweep_backend):
 @pytest.mark.law
 @pytest.mark.slow
 def test_joint_law(sweep, name):
-    """Two positions whose rows depend on the prefix, with a bonus row from the draft: tokens and lengths are
-    distributed as enumerated by chain_law."""
+    """Tokens and lengths are distributed as enumerated by chain_law. Both positions' rows depend on the prefix, and the
+    draft has a bonus row."""
     n = 100_000
     p_row, q_row = checks.noise(3, 4), checks.noise(4, 4)
     alpha = rule_cases.ALPHAS[name][-1]
@@ -198,8 +198,8 @@ def test_joint_law(sweep, name):
 @pytest.mark.law
 @pytest.mark.slow
 def test_block_accepts_as_expected(sweep):
-    """Over 10^4 sets of rows, block verification accepts sum r_i tokens on average, and token by token sum prod min(1,
-    p / q). The first sum is never smaller."""
+    """Over 10^4 sets of rows, block verification accepts sum r_i tokens on average, with r_0 = 1 and r_i = min(1,
+    r_(i-1) p / q). The token method accepts sum prod min(1, p / q). The first sum is never smaller."""
     B, G, V = 10_000, 4, 8
     args = cases.chain(77, B, G, V, dirty=False, kinds=["dirichlet", "near", "peaked"])
     p, q = args["target_logits"].double().softmax(-1), args["draft_logits"].double().softmax(-1)
@@ -229,8 +229,8 @@ RATES = (1.0, 0.4, 0.75)
 
 @pytest.mark.parametrize("form", ["tuple", "[1, G]", "[B, G]", "mixed rules"])
 def test_a_synthetic_rate_of_each_position(verify, form):
-    """A draft is accepted iff its uniform lies below its position's rate. In "[B, G]" and "mixed rules", the rates of
-    every other request are rotated by one position."""
+    """Each draft is accepted iff its uniform lies below the rate of its position. In the forms "[B, G]" and "mixed
+    rules", the rates of every second request are rotated by one position."""
     B, G, V = 24, 3, 7
     u = torch.rand(B, G + 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     rates = torch.tensor(RATES).expand(B, G).clone()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of the rules find an op that confuses two rules or two parameters."""
+"""The checks of the rules find an op that takes one rule or parameter for another."""
 
 import numpy as np
 import pytest
@@ -40,8 +40,8 @@ def number(alpha):
 
 @pytest.mark.parametrize("rule, i", MUTANTS)
 def test_a_confused_rule_is_caught(rule, i):
-    """Either the distribution of one step on one of PAIRS differs, or a batch under that rule disagrees with the
-    reference."""
+    """A confused rule is caught in one of two ways: the distribution of one step on one of PAIRS differs, or a batch
+    under that rule disagrees with the reference."""
 
     def mutant(*args, rule=None, alpha=None, **kwargs):
         given = (alpha,) if isinstance(alpha, (int, float)) else alpha

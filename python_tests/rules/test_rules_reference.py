@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules' output distributions by exact enumeration: chain_law, for every rule and method, against the distribution
-that defines the rule."""
+"""Output distributions of the rules, enumerated exactly: chain_law against the distribution that defines each rule, for
+every rule and method."""
 
 import importlib
 import itertools
@@ -76,14 +76,14 @@ TELLING_LAWS = [  # by hand: p = (.2, .4, .4), q = (.5, .35, .15); H(p) = 1.0549
     ("token_v2", 0.1, (0.1, 0.55, 0.35)),
     ("token_v3", 0.4, (0.1, 0.55, 0.35)),  # keep p >= .3, p >= .24: eta = .5
     ("token_v3", 0.6, "q"),
-    ("lossy", 0.2, (0.25, 0.375, 0.375)),  # R = .5 - .25; .8 t - .5 = R at t = .9375
+    ("lossy", 0.2, (0.25, 0.375, 0.375)),  # R = .5 - .25; with t = 1 / beta, .8 t - .5 = R at t = .9375
     ("ensemble", 0.25, (0.425, 0.3625, 0.2125)),
     ("lenience", 0.8, (0.25, 0.35 + 0.25 / 6, 0.15 + 1.25 / 6)),  # kept (.25, .35, .15), residual (0, 1, 5) / 6
     ("typical", (0.3, 1.0), (0.1, 0.55, 0.35)),
     ("typical", (0.09, 0.3), "q"),  # .3 exp(-H) = .104
     ("relaxed", (1, 0.0), (0.1, 0.55, 0.35)),
     ("relaxed", (3, 0.15), (0.1, 0.55, 0.35)),
-    ("relaxed", (3, 0.25), "q"),  # both .4 are the largest
+    ("relaxed", (3, 0.25), "q"),  # both entries of .4 are the largest
     ("synthetic", 0.7, (0.41, 0.365, 0.225)),
     ("thresholds", (0.4, 0.8), (0.125, 0.5375, 0.3375)),  # 0 accepted with .2 / .8, else (0, .5, .5)
     ("thresholds", (1.0, 1.0), "p"),
@@ -120,8 +120,8 @@ SIZES = {"random": (4, 2), "tempered": (3, 3), "zeros": (3, 2), "equal": (3, 2),
 @pytest.mark.parametrize("kind", SIZES)
 @pytest.mark.parametrize("method, rule", COMBINATIONS)
 def test_chain_law_is_the_product_of_the_rules_law(method, rule, kind):
-    """Every emitted token follows the distribution that defines the rule, whatever its prefix. So does the bonus token
-    if the draft's row for it is given."""
+    """Every emitted token follows the distribution that defines the rule, after any prefix. So does the bonus token if
+    the draft's row for it is given."""
     V, gamma = SIZES[kind]
     p, q, p1, q1 = rows_of(kind, V)
     wide = (lambda row: lambda t: np.eye(V)[row(t)]) if kind == "one-hot" else lambda row: row
@@ -166,7 +166,8 @@ def test_drafts_narrower_and_wider(method, vocab):
 
 
 def test_the_parameters_are_telling():
-    """On the rows of the tests above, every rule changes the distribution, and every row rule both keeps and defers."""
+    """On the rows of the tests above, every rule changes the distribution. Every row rule keeps q at some rows and
+    defers to p at others."""
     for rule in [*ALPHAS][1:]:
         kinds = set()
         for kind in ("random", "tempered"):
@@ -179,8 +180,8 @@ def test_the_parameters_are_telling():
 
 @pytest.mark.parametrize("name", TABLE)
 def test_which_rules_keep_the_target_s_law(name):
-    """A rule gives the target distribution at the parameters that the table names, and at no other defaults. A one-hot
-    q is among the rows."""
+    """A rule gives the target distribution at the parameters keeps_target_at of the table. Its defaults give it only if
+    they are these parameters. Some rows have a one-hot q."""
     V = 4
     rows = [[row(()) for row in rows_of(kind, V)[:2]] for kind in ("random", "zeros")]
     rows += [(rows[0][0], np.eye(V)[v]) for v in range(V)]
@@ -197,27 +198,28 @@ def test_which_rules_keep_the_target_s_law(name):
 
 
 def test_unscaled_rows_decide_and_sampled_rows_mix():
-    """Confidences come from p1 and q1; TV and eta come from p and q. Exchanging them gives another distribution."""
+    """Confidences come from the unscaled rows p1 and q1. TV and eta come from the sampled rows p and q. Exchanging them
+    gives another distribution."""
     p, q = TELLING
     p1, q1 = np.array([0.6, 0.3, 0.1]), np.array([0.3, 0.36, 0.34])
     assert (
         pi_of(p, q, "diff", (0.1,)).tolist() == q.tolist()
         and pi_of(p, q, "diff", (0.1,), p1, q1).tolist() == p.tolist()
     )
-    # alpha = .9: max q1 = .36 reaches .6 - alpha TV iff alpha TV >= .24. TV(p, q) = .3 does, TV(p, near) = .03 does
-    # not.
+    # alpha = .9: opt keeps q iff max q1 = .36 >= .6 - alpha TV, so iff alpha TV >= .24. TV(p, q) = .3 is large enough,
+    # TV(p, near) = .03 is not.
     near = p + 0.1 * (q - p)
     assert (
         pi_of(p, near, "opt", (0.9,), p1, q1).tolist() == p.tolist()
         and pi_of(p, q, "opt", (0.9,), p1, q1).tolist() == q.tolist()
     )
-    # token_v2 with p1: keeps 0 alone, eta = q(1) + q(2) of q as sampled
+    # token_v2 with p1 keeps id 0 alone; eta = q(1) + q(2), from the sampled q
     assert pi_of(p, q, "token_v2", (0.2,), p1, q1) == pytest.approx([0.5 + 0.1, 0.2, 0.2], abs=EXACT)
-    # token_v1 keeps q1 >= .35: id 1; eta = .65 of q as sampled
+    # token_v1 keeps ids with q1 >= .35, which is id 1; eta = .65, from the sampled q
     assert pi_of(p, q, "token_v1", (0.25,), p1, q1) == pytest.approx([0.13, 0.35 + 0.26, 0.26], abs=EXACT)
 
 
-# ---- teeth ----------------------------------------------------------------------------------------------------------
+# ---- mutants --------------------------------------------------------------------------------------------------------
 
 
 def walked_error(method, rule):
@@ -232,7 +234,7 @@ def walked_error(method, rule):
 def replace(owner, name, make):
     return lambda patch: patch.setattr(
         owner, name, make(getattr(owner, name, None)), raising=False
-    )  # the module has no such name yet: it is a builtin
+    )  # a builtin has no entry in the module yet
 
 
 MUTANTS = {

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules on trees: pi replaces p at every node with children, and target_only has thresholds."""
+"""Rules on trees: at every node with children, the rule's distribution pi replaces p. The rule "thresholds" applies to
+target_only."""
 
 import numpy as np
 import pytest
@@ -57,7 +58,8 @@ def test_a_chain_is_a_tree():
 
 
 def test_thresholds():
-    """The children 2, 0 and 1 of p = (.2, .4, .4), computed by hand for pairs (threshold_single, threshold_acc)."""
+    """A root with p = (.2, .4, .4) and the children 2 and 0, computed by hand. Otherwise token 1 is emitted, the only
+    one left."""
     p = constant(TELLING[0])
     tree = plain_tree([-1, 0, 0], [-1, 2, 0])
     want = {  # (threshold_single, threshold_acc): the probabilities of the first and the second child
@@ -80,7 +82,8 @@ def test_thresholds():
 
 
 def test_thresholds_of_a_chain():
-    """verify_chain's rule is the tree's with one child per node. In the tree, the uniform is in the parent's column."""
+    """verify_chain with thresholds equals a tree with one child per node. In the tree, a child's uniform is in its
+    parent's column."""
     rng = torch.Generator().manual_seed(6)
     p, drafts = 2 * torch.randn(80, 4, 5, generator=rng), torch.randint(5, (80, 3), generator=rng)
     u = torch.rand(80, 4, generator=rng, dtype=torch.float64)
@@ -92,8 +95,8 @@ def test_thresholds_of_a_chain():
 
 
 def test_confidences_are_unscaled():
-    """At T = .5 and T = 2, chow .55 still keeps because max q1 = .5 is read at T = 1. The draft is then accepted under
-    q."""
+    """At T = .5 and T = 2, chow with alpha .55 keeps q, because max q1 = .5 is read at T = 1. The draft from q is then
+    accepted."""
     p, q = (torch.from_numpy(np.log(x)).float() for x in TELLING)
     tree = plain_tree([-1, 0], [-1, 0])
     for temperature in (0.5, 2.0):

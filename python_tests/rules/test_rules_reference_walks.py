@@ -47,7 +47,7 @@ def step(p, q, drafts, u, q_end=None, temperature=None, draft_temperature=None, 
     "drafts, u, tokens",
     [
         ([0, 0], (0.0, 0.249), [0, 0, 1]),
-        ([0, 0], (0.0, 0.251), [1]),  # r = (.5, .25) and s_1 = 0: tau is 2 or 0, whatever u_1 is
+        ([0, 0], (0.0, 0.251), [1]),  # r = (.5, .25) and s_1 = 0: both or none, for any u_1
         ([0, 1], (0.999, 0.999), [0, 1, 1]),  # r = (.5, 1)
         ([1, 0], (0.999, 0.499), [1, 0, 1]),
         ([1, 0], (0.999, 0.501), [1, 1]),  # r = (1, .5), h_1 = 1
@@ -61,8 +61,8 @@ def test_block_golden(drafts, u, tokens):
 
 
 def test_a_block_is_the_traversal_of_a_single_path():
-    """Two implementations from two papers give the same tokens with the same uniforms. Test i reads column i in the
-    chain, and its node's column in the tree."""
+    """Block verification and traversal, implemented from two papers, give the same tokens with the same uniforms. Test
+    i reads column i in the chain, and its node's column in the tree."""
     args = chain_args(2, B=200, G=4, V=5)
     # drafts that are not drawn from q, so they are accepted less often
     q = args["draft"] = chain_args(3, B=200, G=4, V=5)["draft"]
@@ -188,8 +188,8 @@ def greedy_step(d, rule, alpha, u=0.5, v=0.5, q_temperature=0.0, method="token",
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_greedy_rows(method):
-    """Both sides at T = 0, with confidences from the unscaled rows: a row that defers emits the argmax of p, a row that
-    keeps emits the argmax of q."""
+    """Target and draft at T = 0. A rule that defers emits the argmax of p, and one that keeps the draft emits the
+    argmax of q. Confidences come from the unscaled rows."""
     assert greedy_step(2, "diff", 0.0, method=method) == [2, 0] and greedy_step(2, "chow", 0.4, method=method) == [
         0,
         -1,
@@ -213,8 +213,8 @@ def test_greedy_rows(method):
 
 
 def test_greedy_lenience_is_the_argmax_variant():
-    """p1(x) >= l max p1 without a random number: .3 >= .5 l up to l = .6. At l = 1 a tied token that is not the argmax
-    is rejected, as under the exact rule."""
+    """At T = 0, lenience accepts x iff p1(x) >= l max p1, without a random number: here .3 >= .5 l, up to l = .6. At l
+    = 1 it rejects a tied token that is not the argmax, as the exact rule does."""
     for l, kept in ((0.59, True), (0.61, False)):
         for u in (0.0, ALMOST_ONE):
             assert greedy_step(1, "lenience", l, u) == ([1, 0] if kept else [0, -1])
@@ -243,8 +243,8 @@ NAN = (math.nan, 0.5, 0.5)
 
 @pytest.mark.parametrize("rule", [*ROW_RULES, *TOKEN_RULES])
 def test_nan_confidences_defer(rule):
-    """The draft's probabilities contain NaN: id 1 is tested as under the exact rule, and the residual counts the NaN as
-    0. With these parameters every rule would keep the row if it were finite."""
+    """If the draft's probabilities contain NaN, a rule tests id 1 as the exact rule does, and the residual counts the
+    NaN as 0. With these parameters every rule keeps a finite row."""
     alpha = {"chow_log": 9.0, "diff_log": 9.0, "opt": 9.0, "opt_log": 9.0}.get(rule, 1.0)
     for d, u, tokens in ((1, 0.59, [1, 0]), (1, 0.61, [0, -1])):
         target = Rows(torch.tensor([[[0.5, 0.3, 0.2]] * 2], dtype=torch.float64), kind="probs")
@@ -307,7 +307,8 @@ def probs_step(rule, alpha, d, u, p, q):
 
 
 def test_a_tie_keeps_the_draft():
-    """Comparisons keep iff >=, so a tie keeps. Probability rows are not rounded, so these ties are exact."""
+    """Rules keep the draft iff a comparison with >= holds, so a tie keeps it. Probability rows are not rounded, so
+    these ties are exact."""
     p, q = [0.5, 0.25, 0.25], [0.125, 0.75, 0.125]
     for rule, alpha, d in (("chow", 0.25, 1), ("token_v2", 0.25, 1), ("token_v3", 0.5, 1)):
         below = float(np.nextafter(np.float32(alpha), np.float32(0)))

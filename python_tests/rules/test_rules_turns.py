@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that sum over a row (its entropy, TV or rank) decide as float64 does close to their turning point.
+"""Rules that sum over a row (its entropy, total variation or rank) decide as float64 does, close to the parameter at
+which they turn.
 
-Each case has a parameter on either side of the value at which the decision turns in float64, as near to it as the
-rounding of float32 sums allows.
+Each case has two parameters, just below and above the value at which the decision turns in float64. They are as near to
+it as the rounding of float32 sums allows.
 """
 
 import math
@@ -47,10 +48,11 @@ def entropy(p):
 
 
 def turns(rule, p, q, how):
-    """Return, for each row, where its decision turns, and how far rounding can move that point.
+    """Return, for each row, the parameter at which its decision turns, a draft token, and how far rounding can move the
+    parameter.
 
-    The parameter at which the decision turns is [n]; the draft tokens [n, 1] are accepted on one side of it only. The
-    last value is the relative distance at which rounding cannot change the decision.
+    The parameters are [n]. The draft tokens [n, 1] are accepted on one side of them only. The last value is a relative
+    distance at which rounding cannot change the decision.
     """
     V = min(p.shape[1], q.shape[1])
     law_p, law_q, p1, q1 = softmax(p, **how), softmax(q, **how), softmax(p), softmax(q)
@@ -61,8 +63,8 @@ def turns(rule, p, q, how):
         d = likely.multinomial(1, generator=torch.Generator().manual_seed(3))
         return law_p.gather(1, d)[:, 0] / (-entropy(law_p)).exp(), d, 2 * off
     if rule == "relaxed":
-        # the draft is the next smaller entry of the row, so of the last chunk only its largest entry ranks above the
-        # draft
+        # the draft is the largest entry of the row below the last chunk's maximum, so of the last chunk only this
+        # maximum ranks above it
         last = p[:, (p.shape[1] - 1) // 1024 * 1024 :].amax(-1, keepdim=True)
         d = torch.where(p < last, p, -math.inf).argmax(-1, keepdim=True)
         return (p > p.gather(1, d)).sum(-1) + 0.5, d, 0
@@ -80,8 +82,8 @@ def turns(rule, p, q, how):
 @pytest.mark.parametrize("rule", ["typical", "relaxed", "chow_log", "diff_log", "opt", "opt_log"])
 @pytest.mark.slow_in_triton
 def test_decides_as_float64_does(op_backend, rule, shape, law):
-    """Results are the same with stats that the op makes, when it may sum what the rule needs in the same pass, and with
-    given stats, when it cannot."""
+    """The decision is the same whether the op makes the stats or they are given. If it makes them, it may sum what the
+    rule needs in the same pass."""
     verify = backends.call("verify_chain", op_backend)
     how, n = LAWS[law], backends.scale(6, op_backend, least=2)
     for dtype in list(DTYPES)[: 1 if op_backend != "cpu" else 3]:
@@ -109,7 +111,7 @@ def test_decides_as_float64_does(op_backend, rule, shape, law):
 def laws_kept():
     """Return this process's instruction set, and whether the rule "typical" gives the exact rule's results bit for bit.
 
-    It sums an entropy in the pass that makes the stats; that must change neither logprobs nor bonus tokens.
+    "typical" sums an entropy in the pass that makes the stats. This must change neither logprobs nor bonus tokens.
     """
     n = 64
     for dtype in DTYPES.values():

@@ -15,8 +15,8 @@ DRAWS = 40_000
 
 @pytest.mark.parametrize("name", CASES)
 def test_right_rules_pass(name):
-    """Our ops pass. With drafts drawn from the same seeds the accepted lengths are checked too; with block verification
-    they may be anything."""
+    """Our ops pass. For the token method the drafts are drawn from the same seeds, and accepted lengths are checked
+    too. For block verification they are not."""
     testing.assert_verifier(wild.right, CASES[name], DRAWS, expected="token", draft=wild.honest)
     testing.assert_verifier(wild.block, CASES[name], DRAWS)
 
@@ -74,8 +74,8 @@ EVEN = testing.Case("one row", "", lambda t: np.log([0.4, 0.3, 0.2, 0.1]), lambd
 
 
 def test_marginals_are_not_enough():
-    """A draft that shares a random number with the final draw: the tokens of each position are distributed correctly,
-    but the sequences are not."""
+    """If a draft shares a random number with the final draw, the tokens of each position are distributed correctly, but
+    the sequences are not."""
     seen, law = [], EVEN.law()
 
     def verify(step):
@@ -92,7 +92,7 @@ def test_marginals_are_not_enough():
 
 
 def test_mild_rows_are_not_enough():
-    """The wrong residual p is not found with a draft near the target, though it is found with another in as many
+    """With a draft near the target, the wrong residual p is not found. With an opposed draft it is found in as many
     draws."""
     target = CASES["opposed draft"].target
     mild = testing.Case("mild", "", target, lambda t: 0.97 * target(t), 2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/wrong_rules.md: its numbers are those of an enumeration, and specdec_kernels.testing finds the wrong rules."""
+"""docs/wrong_rules.md: its numbers equal an enumeration, and specdec_kernels.testing finds the wrong rules."""
 
 import re
 from collections import defaultdict
@@ -19,7 +19,7 @@ PAGE = {  # heading: text
     part.partition("\n")[0]: part for part in (ROOT / "docs/wrong_rules.md").read_text().split("\n## ")[1:]
 }
 DRAWS = 40_000
-SEEN = 0.03  # these draws detect a smaller shift in total variation
+SEEN = 0.03  # larger than the shift in total variation that so many draws detect
 
 
 def shift(law, other):
@@ -84,7 +84,7 @@ def compared(entry, sampler):
 
 @pytest.mark.parametrize("title", RULES)
 def test_right_rules_pass(title):
-    """The reference's distribution is the target's, and the op's draws pass."""
+    """The right rule has the target's distribution by enumeration, and the op's draws pass."""
     entry = RULES[title]
     p, q = entry.sides()
     assert error(entry.right(p, q), p, entry.length) < 1e-12
@@ -93,7 +93,7 @@ def test_right_rules_pass(title):
 
 @pytest.mark.parametrize(("title", "name"), [(title, name) for title, entry in RULES.items() for name in entry.rules])
 def test_wrong_rules_are_found(title, name):
-    """All are found but those whose shift is too small for any number of draws."""
+    """All wrong rules are found, except those that shift the distribution by less than 1e-3."""
     entry = RULES[title]
     p, q = entry.sides()
     size = shift(*(testing.complete_law(entry.laws()[x], p, entry.length) for x in (name, "right")))
@@ -103,7 +103,7 @@ def test_wrong_rules_are_found(title, name):
 
 
 def test_an_impossible_token_is_found_at_once():
-    """A coin of 24 bits is 0 too seldom to show; one of 10 bits is not."""
+    """A uniform of 24 bits is 0 too seldom to be found. With 10 bits, the impossible token is found."""
     entry = RULES["A coin of 0 accepts an impossible token"]
     rule = alone(partial(wrong.zero_accepted, bits=10))
     report = compared(entry, lambda seeds: wrong.drawn(lambda draw: rule(draw, *entry.sides()), seeds))
