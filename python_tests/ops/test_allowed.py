@@ -132,7 +132,7 @@ def test_every_position_has_its_mask(method):
 
 
 def test_every_node_has_its_mask():
-    """One mask per depth would allow a token of another branch."""
+    """Each node of a tree has its own mask. One mask per depth would allow a token of another branch."""
     tree = torch.tensor([[-1, 0, 0, 2]]), torch.tensor([[-1, 1, 2, 3]])
     allowed = masks(5, [2], [3], [4], row=[[0, -1, 1, 2]])
     target = Rows(torch.tensor([Z]).expand(1, 4, 5), temperature=0.0, allowed=allowed)

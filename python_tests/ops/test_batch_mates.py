@@ -14,7 +14,8 @@ MATES = ["exact", "chow_log", "diff_log", "opt_log", "opt"]
 
 
 def shared_rows(n, V, seed=11):
-    """Return pairs of rows. The draft's are peaked, so that entropies are small and their float32 values dense."""
+    """Return pairs of rows. The draft's are peaked, so that their entropies are small and float32 resolves them
+    finely."""
     rng = torch.Generator().manual_seed(seed)
     q = 4 * torch.randn(n, V, generator=rng)
     return q.roll(1, -1) + 0.1 * torch.randn(n, V, generator=rng), q

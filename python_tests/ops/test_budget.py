@@ -73,7 +73,7 @@ def test_by_hand(backend):
     survival = torch.tensor([[0.9, 0.5, 0.2], [0.6, 0.4, 0.3]])
     kept = [check(backend, survival, total).tolist() for total in range(8)]
     assert kept == [[0, 0], [1, 0], [1, 1], [2, 1], [2, 2], [2, 3], [3, 3], [3, 3]]
-    # Of equal survival the earlier position comes first, then the lower request.
+    # If survivals are equal, the earlier position comes first, then the lower request.
     kept = [check(backend, torch.ones(3, 2), total).tolist() for total in range(7)]
     assert kept == [[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1], [2, 1, 1], [2, 2, 1], [2, 2, 2]]
     # Where survival rises along a row, the smallest value so far counts.

@@ -44,7 +44,8 @@ def test_agrees_with_the_reference(backend, B, K, L, vocab):
 
 
 def test_by_hand(backend):
-    """A, B, A: the third draft shares the first's node, and draft_nodes keeps the order."""
+    """The drafts begin with A, B, A: the third shares the first draft's node, and draft_nodes keeps the order of the
+    drafts."""
     tree = backends.run(
         "build_tree", backend, torch.tensor([[[0, 1, 5], [2, 1, -1], [0, 2, 5]], [[7, -1, 3], [-3, 1, 1], [7, -1, 3]]])
     )

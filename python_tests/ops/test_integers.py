@@ -113,7 +113,7 @@ def test_the_examples_give_every_integer_argument(op):
 
 @pytest.mark.parametrize("op", FUNCTIONS)
 def test_int32_and_int64_give_the_same(op_backend, op):
-    """All integers of a call at once."""
+    """A call with all its integers except seed and offset as int32 gives the same results as with int64."""
     some = CALLS[op] if op_backend == "cpu" or tiers.TIER == "all" else flat.dotted_calls(op, few=True, V=11)
     if op_backend == "triton-interpret" and tiers.TIER != "all":
         some = some[:: max(1, len(some) // 4)]

@@ -165,7 +165,7 @@ def test_two_graphs_for_a_rate_of_each_position():
 
 @pytest.mark.slow
 def test_two_graphs_where_rules_are_tensors():
-    """A tensor of rules with one alpha for all."""
+    """With rules in a tensor, one number is the alpha of all requests."""
     code = torch.tensor([RULES["lossy"].code])
     call = dict(example_calls.calls("verify_chain", V=numbers.V))["a rule, one number"] | {"rule": code}
     values = [{"alpha": numbers.of_rule("lossy", i, TIMES)} for i in range(TIMES)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""out=: results are written to the caller's tensors, which may share memory with nothing else in the call."""
+"""out=: results are written to the caller's tensors, which must not share memory with any other tensor of the call."""
 
 import pytest
 import torch

@@ -111,7 +111,7 @@ def test_what_is_absent_does_not_show(op_backend, op, kind):
 @pytest.mark.parametrize("op", NUMBERS)
 @pytest.mark.slow_in_triton
 def test_numbers(op_backend, op):
-    """Counts of none and all, and invalid counts, which are clamped."""
+    """The count of rows or requests may be 0 or all. Invalid counts are clamped."""
     run = backends.call(op, op_backend)
     args = calls_of(op, op_backend)[1].arguments
     B = size_of(op, args)

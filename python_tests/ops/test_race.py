@@ -36,7 +36,7 @@ def won(backend, rows, **how):
     return backends.run("sample", backend, rows=rows, race=True, **how)
 
 
-# ---- goldens and laws -----------------------------------------------------------------------------------------------
+# ---- golden numbers and distributions -------------------------------------------------------------------------------
 
 
 def match_of(p, q, i):
@@ -72,7 +72,8 @@ def test_theory_is_the_double_sum(V, Vq):
 
 
 def test_the_reference_noise_is_the_key_of_the_specification():
-    """u = (floor(u53 * 2^52) + 1/2) 2^-52, with u53 the uniform of slot x in domain 3 at offset t; g = -ln(-ln u)."""
+    """The noise of token x at position t is g = -ln(-ln u), with u = (floor(u53 * 2^52) + 1/2) 2^-52. u53 is the
+    uniform of slot x in domain 3 at offset t."""
     for seed, t in ((7, 0), (-1, 5), (1 << 40, -3), (-(1 << 63), (1 << 63) - 1), (3, (1 << 33) + 1)):
         words = sk.uniforms(torch.tensor([seed]), torch.tensor([t]), 6, domain=sk.DOMAIN_NOISE)[0]
         u = [(math.floor(float(x) * 2**52) + 0.5) / 2**52 for x in words]
@@ -144,7 +145,7 @@ def test_chains_agree_with_the_reference(racer, form):
 
 @pytest.mark.parametrize("keyed", [False, True])
 def test_ragged_chains_agree_with_dense_ones(racer, keyed):
-    """A ragged batch emits what each request emits alone, and so does the reference."""
+    """A ragged batch emits the reference's tokens, and those of a dense batch as far as each request's drafts go."""
     B, G, V = backends.scale(40, racer), 4, 33
     args = races.chain(3, B, G, V, keyed=keyed, filtered=True, dirty=False)
     lengths = [b % (G + 1) for b in range(B)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases from bug reports of inference engines: the wrong behaviour there, and that it does not occur here.
+"""Cases from bug reports of inference engines. The wrong behaviour reported there must not occur here.
 
 ELSEWHERE names the cases that other files test.
 """

@@ -100,7 +100,7 @@ def test_top_k_of_what_min_p_left(backend):
 
 @pytest.mark.parametrize("k", [1, 2, 3, 100, 999, 1000])
 def test_top_k_is_the_kth_largest(backend, k):
-    """Against torch.topk, on rows with -inf entries and both signs of zero."""
+    """The kept entries equal those of torch.topk, on rows with -inf entries and both signs of zero."""
     rng = torch.Generator().manual_seed(k)
     z = torch.randn(scale(20, backend, least=8), 1000, generator=rng).round(decimals=2)
     z[:, 100] = -0.0
@@ -125,8 +125,8 @@ def test_golden(backend):
 
 
 def test_order_of_the_filters(backend):
-    """top-n-sigma and min-p, then top-k, then top-p over the rest. With p = (.4, .3, .2, .1), top-k 3 leaves (.444,
-    .333, .222), of which top-p .75 keeps two. On the whole row it would keep three."""
+    """Filters apply in this order: top-n-sigma and min-p, then top-k, then top-p to what is left. With p = (.4, .3, .2,
+    .1), top-k 3 leaves (.444, .333, .222), of which top-p .75 keeps two. On the whole row it would keep three."""
     z = ln(0.4, 0.3, 0.2, 0.1)[None]
     assert backends.run("row_stats", backend, z, top_k=3, top_p=0.75)[0, 1] == z[0, 1]
     assert backends.run("row_stats", backend, z, top_p=0.75)[0, 1] == z[0, 2]

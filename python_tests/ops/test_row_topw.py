@@ -127,7 +127,7 @@ def check_ascending(function, take):
 
 
 def check_other_laws(function, take):
-    """Temperature, a cutoff, and a greedy row, whose only id comes first."""
+    """Rows with a temperature or a cutoff, and greedy rows, whose only possible id comes first."""
     n = take(28, 4)
     z, _ = cases.rows_pair(3, n, 257)
     for params in ({"top_k": 5}, {"top_p": 0.6, "temperature": 0.5}, {"min_p": 0.2}, {"temperature": 0.0}):

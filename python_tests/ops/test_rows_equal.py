@@ -98,8 +98,8 @@ B, G = 4, 3
 @pytest.mark.parametrize("method", ["token", "block"])
 @pytest.mark.slow_in_triton
 def test_verify_chain_takes_the_rows_of_sample(op_backend, method):
-    """The rows of a drafter's steps, stacked, and those of one call of sample with row indices, equal the logits with
-    stats from row_stats."""
+    """verify_chain gives the same results for the stacked rows of a drafter's steps, for the rows of one call of sample
+    with row indices, and for logits with stats from row_stats."""
 
     def run(name, *args, **call):
         return backends.there(op_backend, backends.public, name, *args, **call)
@@ -158,7 +158,7 @@ def test_rows_in_compiled_and_exported_programs():
 
 @pytest.mark.parametrize("op", flat.SIDES)
 def test_compiled_calls_take_rows(op):
-    """An example call with most fields of Rows, which is an input of the graph."""
+    """torch.compile takes Rows as an input of the graph. The call is the example that gives the most fields."""
     call = max(CALLS[op], key=lambda call: sum("." in name for name in example_calls.flat(call)))
     function = getattr(sk, op)
     torch._dynamo.reset()

@@ -24,8 +24,8 @@ ISAS = [f"cpu-{isa}" for isa in backends.ISAS]
 # sampled distribution.
 ALPHA = rule_laws.ALPHAS | {"chow_log": (0.6,), "opt_log": (0.4,)}
 
-# Logarithms of weights. In q, what remains falls by many orders of magnitude with each token removed, except where two
-# ids are near ("mild target"); p needs all tokens. In "both peaked", p is as peaked as q, at other ids.
+# Logarithms of weights. In q, each removed token reduces the remaining mass by many orders of magnitude, except where
+# two ids are near ("mild target"). p gives mass to all tokens. In "both peaked", p is as peaked as q, at other ids.
 PEAKED = np.array([0.0, -1.5 * GAP, -GAP, -2.5 * GAP])
 ROWS = {
     "mild target": (np.log([0.1, 0.2, 0.3, 0.4]), PEAKED + np.array([0, 0.5 * GAP - 1.2, 0, 0])),
@@ -143,7 +143,7 @@ def test_trees(isa, method, kind):
 PAIRS = [(rule, method) for rule in LAWS if rule != "exact" for method in METHODS if method != "target_only"]
 
 
-# Methods without a rule, and chains under a rule, run on every instruction set. Here each pair runs on one.
+# Each pair of rule and method runs on one instruction set, in turn.
 TURNS = [(ISAS[(i + SEED) % len(ISAS)], *pair) for i, pair in enumerate(PAIRS if THOROUGH else PAIRS[:: len(METHODS)])]
 
 

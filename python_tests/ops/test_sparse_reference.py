@@ -144,7 +144,7 @@ def step(q, drafted, u, v, **rule):
 
 
 def test_steps_by_hand():
-    """q(1) = .3 + .3: 1 is accepted below u = .5. The residual is (.1, 0, .2)."""
+    """Draft 1 has q = .3 + .3 and p = .3, so it is accepted below u = .5. The residual is (.1, 0, .2)."""
     q = [1, 0, 1], [0.3, 0.4, 0.3]
     assert step(q, 1, 0.49, 0.6)[0] == [1, 1]
     assert step(q, 1, 0.51, 0.3) == ([0, -1], 0) and step(q, 1, 0.51, 0.35) == ([2, -1], 0)

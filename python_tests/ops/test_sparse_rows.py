@@ -40,7 +40,7 @@ def test_given_the_same_stats_a_dense_row_gives_the_same_bits(method, mapped, is
     sparse_checks.same_as_dense(isa_backend, method, mapped)
 
 
-# ---- joint laws -----------------------------------------------------------------------------------------------------
+# ---- joint distributions --------------------------------------------------------------------------------------------
 
 V, G = 5, 2
 LISTS = {  # ids and vocab_map of a row: with repeats, a pad, an unmapped id, an id beyond V

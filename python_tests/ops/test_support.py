@@ -96,8 +96,8 @@ def check_no_law(function, take):
 
 
 def check_greedy(function, take):
-    """A greedy row keeps its argmax only, and the lowest id of equal ones: at the end of a word, at the start of the
-    next, at the end of the row."""
+    """A greedy row keeps only its argmax, the lowest id of equal maxima. It lies at the end of a word, at the start of
+    the next, or at the end of the row."""
     z = torch.zeros(5, 1057)
     for n, v in enumerate((31, 32, 1023, 1024, 1056)):
         z[n, v:] = 1.0

@@ -16,7 +16,7 @@ ADDITIVE = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def trees(B, N, seed=0, depth=None, padding=0.1):
-    """Return random parents, with another tree for each request. Some nodes are padding, inside and at the end."""
+    """Return random parents, with a different tree for each request. Some nodes are padding, inside and at the end."""
     generator = torch.Generator().manual_seed(seed)
     nodes = torch.arange(N)
     low = torch.zeros(N, dtype=torch.int64) if depth is None else (nodes - depth).clamp(min=0)
@@ -59,8 +59,7 @@ def test_the_nodes_alone(op_backend, format, B, N):
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("num_keys", [0, 1, 7, 31, 32, 33, 63, 64, 65, 96, 150, 301])
 def test_prefix_columns(op_backend, format, num_keys):
-    """Prefixes shorter than the mask, of equal length, and longer: trees that fit, that are cut off, or that have no
-    column."""
+    """Prefixes are shorter than the mask, equally long, or longer, so trees fit, are cut off, or have no column."""
     prefix = torch.tensor([0, 3, 33, 64, 90, 149, 400])
     check(op_backend, trees(7, 45, seed=num_keys), prefix, format, num_keys=num_keys)
 

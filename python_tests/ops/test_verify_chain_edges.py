@@ -62,8 +62,8 @@ BAD_Q = [0.0, -0.25, NAN, INF, -INF, 1.0011, 2.0]
 @pytest.mark.parametrize("u", [0.0, 0.5, ALMOST_ONE])
 @pytest.mark.parametrize("q_d", BAD_Q)
 def test_q_of_the_draft_is_no_probability(one, q_d, u):
-    """The draft is rejected for any u. That q counts as 0 in the residual, (.3, .3, 0) here: v below .5 gives id 0,
-    above it id 1."""
+    """The draft is rejected for any u. Its q counts as 0 in the residual, here (.3, .3, 0), so v below .5 gives id 0,
+    and v above .5 gives id 1."""
     for v, token in ((0.49, 0), (0.51, 1)):
         tokens, n, status, _ = one(q=(0.2, q_d, 0.8), u=u, v=v, draft_kind="probs")
         assert (tokens, n, status) == ([token, -1], 0, 4)
@@ -113,7 +113,7 @@ def test_empty_residual_of_a_one_hot_draft(one):
 
 
 def test_one_hot_draft(one):
-    """Accepted with probability p(d); otherwise the final draw is from p without d."""
+    """A one-hot draft d is accepted with probability p(d). Otherwise the final draw is from p without d."""
     for u, v, want in ((0.29, 0.9, [1, 2]), (0.31, 0.71, [0, -1]), (0.31, 0.72, [2, -1])):
         tokens, n, status, _ = one(q=None, u=u, v=v)
         assert tokens == want and status == 0
@@ -121,7 +121,7 @@ def test_one_hot_draft(one):
 
 @pytest.mark.parametrize("d", [-1, -(2**62), 3, 2**62])
 def test_an_id_outside_ends_the_draft(one, d):
-    """The final draw is then from row 0 of p, whatever q is."""
+    """An id outside the vocabulary ends the draft. The final draw is then from row 0 of p, whatever q is."""
     for v, token in ((0.49, 0), (0.51, 1), (0.81, 2)):
         tokens, n, status, logprobs = one(d=d, u=0.0, v=v)
         assert (tokens, n, status) == ([token, -1], 0, 0)

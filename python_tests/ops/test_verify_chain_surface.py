@@ -259,7 +259,7 @@ def compiled_step(*args):
 @pytest.mark.one_backend
 @pytest.mark.slow
 def test_a_step_compiles_whole(op_backend):
-    """A draft step and verification in one fullgraph, with given stats."""
+    """torch.compile makes one graph of a draft step and its verification with given stats."""
     a = good()
     compiled, eager = backends.there(
         op_backend, compiled_step, a["target_logits"][:, :2], a["draft_logits"][:, 0], torch.arange(B)
@@ -381,7 +381,7 @@ def test_a_draft_row_at_the_bonus_position_is_not_read(backend, ragged):
 
 @pytest.mark.parametrize("ragged", [False, True])
 def test_a_column_of_bonus_tokens(backend, ragged):
-    """bonus_tokens of shape [B, 1], as samplers return them."""
+    """bonus_tokens may have shape [B, 1], as samplers return them."""
     G, bonus = 2, torch.tensor([3, 4])
     z, ids = torch.zeros(2, G, 5).index_fill_(2, torch.tensor([1]), 9.0), torch.ones(2, G, dtype=torch.int64)
     args = {"target_logits": z, "draft_tokens": ids, "temperature": 0}

@@ -112,7 +112,7 @@ def test_beta_golden():
     assert 1 / inverse_beta(*map(np.array, GOLDEN), 0.2)[0] == pytest.approx(4 / 3, abs=EXACT)
 
 
-# ---- chain laws -----------------------------------------------------------------------------------------------------
+# ---- distributions of chains ----------------------------------------------------------------------------------------
 
 SIZES = {"random": (4, 2), "tempered": (3, 3), "zeros": (3, 2), "equal": (3, 2), "one-hot": (3, 2)}  # V, gamma
 

@@ -55,7 +55,7 @@ def test_wrong_drafters_are_found(drafter):
 
 
 def test_a_right_rule_of_another_length_is_told_from_the_one_expected():
-    """Block verification is lossless, but accepts more than the token method, so accepted lengths tell them apart."""
+    """Block verification is lossless, but accepts more than the token method, so accepted lengths distinguish them."""
     assert testing.check_verifier(wild.block, CASES["opposed draft"], DRAWS, expected="block")
     assert not testing.check_verifier(wild.block, CASES["opposed draft"], DRAWS, expected="token")
 

@@ -76,8 +76,8 @@ def test_one_hot_drafts(method):
 
 def test_a_looked_up_branch_beside_drawn_ones():
     """Draft 0 is looked up (one-hot nodes) and two more are drawn. They are merged in order of first appearance and
-    verified without replacement, each node against the distribution that it came from. Verified as drafts, the merged
-    node would need two distributions, which is biased."""
+    verified without replacement, each node against the distribution that it came from. If they were verified as drafts,
+    a merged node would need two distributions: this is biased, as the last line shows."""
     p, q = rows_of("random", 3)
 
     def law(method):

@@ -20,7 +20,7 @@ F64 = torch.float64
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.slow_in_triton
 def test_requests_do_not_see_each_other(backend, method):
-    """The same bits alone, in another order, and beside rows of NaN."""
+    """A request has the same bits alone, in another order, and beside rows of NaN."""
     args = tree_cases.tree(3, 12, 1500, method, filtered=True, kinds=["near", "peaked"])
     out = verify(backend)(**args)
     order = torch.arange(11, -1, -1)
@@ -294,7 +294,7 @@ def largest_tensor(max_depth):
 def test_depth_costs_no_more_than_its_outputs(op_backend):
     """A path holds no more nodes than the tree, whatever max_depth is. 2^22 frames would take a gigabyte; the outputs
     take 64 MB."""
-    if op_backend.startswith("triton"):  # its tensors are all torch's own
+    if op_backend.startswith("triton"):  # it allocates all its memory through torch
         assert backends.there(op_backend, largest_tensor, 100) <= 101
     elif op_backend != "cuda":
         depth = 2**22
@@ -317,7 +317,7 @@ def test_seeds(backend):
 
 @pytest.mark.slow_in_triton
 def test_layouts(backend):
-    """Strided rows and tables, one tree for all requests, int32 and int64."""
+    """Results do not depend on strides or integer types. One tree may serve all requests."""
     from support import cases
 
     args = tree_cases.tree(11, 14, 37, "traversal", N=6, shuffled=True)

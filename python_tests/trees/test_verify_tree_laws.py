@@ -78,5 +78,5 @@ def test_wrong_drafts_are_caught(method, wrong):
     right = tree_laws.first_token(mixed(iid_trees(q, 2, 1), p, q, method), 3)
     tokens = draws("cpu", trees, p, q, method)[:, 0]
     assert testing.check_counts(np.bincount(tokens, minlength=3), right).p_value < 1e-9
-    law = tree_laws.first_token(mixed(trees, p, q, method), 3)  # biased exactly as the enumeration says
+    law = tree_laws.first_token(mixed(trees, p, q, method), 3)  # biased exactly as enumerated
     assert testing.check_counts(np.bincount(tokens, minlength=3), law).passed

@@ -134,8 +134,8 @@ def test_the_exact_rule_and_exact_ends(backend, method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_requests_do_not_see_each_other(op_backend, method):
-    """In a batch of mixed rules each request gets, bit for bit, what it gets alone with its rule by name, also beside
-    rows of NaN."""
+    """In a batch of mixed rules, each request gets the same bits as alone with its rule given by name. Rows of NaN in
+    other requests change nothing."""
     takes_turns(op_backend, method, 0)
     B = rule_cases.count(23, op_backend)
     args = tree(
