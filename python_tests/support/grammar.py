@@ -8,8 +8,8 @@ import torch
 class Grammar:
     """A language over V ids: what may follow a text depends on all of it, and the end only comes after four tokens.
 
-    It raises if it is asked about a text outside the language, or after the end, and writes each mask into the same
-    words. At some texts everything is allowed.
+    A call raises if the text is not in the language or has ended already. Each mask is written into the same words.
+    After some texts everything is allowed.
     """
 
     def __init__(self, V, end=0, least=4, share=2):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grammars of two libraries as the `allowed` of requests, and texts that must match."""
+"""Grammars of two libraries, for the field `allowed` of requests, and a check that a text matches."""
 
 import json
 import re

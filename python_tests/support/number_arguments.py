@@ -11,7 +11,7 @@ import specdec_kernels as sk
 from specdec_kernels.registry import FUNCTIONS, INF, RULES, SAMPLING
 
 V = 37
-COMPOSED = {"alpha"}  # of a rule, which determines how many it takes
+COMPOSED = {"alpha"}  # the rule determines how many numbers it takes
 
 
 def named(op, kinds):

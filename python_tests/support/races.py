@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that race: random ones, and those of other generators with seeds in the place of uniforms."""
+"""Calls with the method `race`: random ones, and those of other generators with seeds in place of uniforms."""
 
 import torch
 from support import cases, tree_cases
@@ -21,7 +21,7 @@ def requests(call):
 
 
 def raced(call):
-    """Return the call. In a race, seeds made of its uniforms take their place: half of the calls have noise keys."""
+    """Return the call. If it is a race, seeds made from its uniforms replace them, in half of the calls noise keys."""
     if call.get("method") != "race" and not call.get("race"):
         return call
     call = dict(call)
