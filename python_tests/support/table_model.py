@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model whose rows are a function of the tokens that a query sees, whatever the shape of the pass. Its cache holds
-the tokens themselves, and the model raises if they do not form a text."""
+"""A model whose rows are a function of the tokens that a query attends to, whatever the shape of the pass.
+
+Its cache holds the tokens themselves, and the model raises if they do not form a text.
+"""
 
 import random
 
@@ -11,7 +13,7 @@ from specdec_kernels.decode.models.slot_cache import kept
 
 
 class TableModel:
-    """row(path) -> [V] logits."""
+    """A model with the logits row(path) [V] after the tokens `path`."""
 
     max_positions, device = 4096, torch.device("cpu")
 
