@@ -23,7 +23,8 @@ SHARED = {
 }  # KiB of a multiprocessor
 
 
-# A kernel for drafts with ids (csrc/cuda/by_id.h) also finds entries by search, and the largest have no register left.
+# A kernel for drafts with ids (csrc/cuda/by_id.h) also searches entries by id. The largest of these kernels have no
+# register left for it, so they may use some stack and spill.
 BY_ID, STACK_BY_ID, LOCAL_BY_ID = "_by_id::", 64, 100
 
 
@@ -50,7 +51,7 @@ def broken(kernel: Kernel) -> list[str]:
 
 
 def write(title: str, kernels: list[Kernel]) -> str:
-    """Write one compiler's table to the page, beside the other compiler's."""
+    """Write one compiler's table to the page, which keeps the other compiler's; return the table."""
     lines = [
         f"## {title}",
         "",

@@ -137,8 +137,8 @@ BLOCK = [name for name in rule_cases.LAWS if not name.startswith(("chow", "diff"
 def block_decisions():
     """Yield (rule, alpha, two draft tokens, the uniforms of their tests, tokens).
 
-    Both positions have the same two rows. r, s and h are those of csrc/ops/verify_chain/block_verification.h. The final uniform is 1/2; after both drafts it
-    draws from p.
+    Both positions have the same two rows. r, s and h are those of csrc/ops/verify_chain/block_verification.h. The final
+    uniform is 1/2; after both drafts it draws from p.
     """
     for name in BLOCK:
         for alpha in rule_cases.ALPHAS[name]:

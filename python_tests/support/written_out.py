@@ -33,7 +33,7 @@ def written_out(op, arguments):
 
 
 def answers(backend, calls, view):
-    """Return a digest of the results for each (op, arguments). view: with the view applied to rows."""
+    """Return a digest of the results of each (op, arguments). view: whether to apply the view to rows first."""
     found = []
     for i in range(0, len(calls), AT_ONCE):
         found += backends.there(backend, answers_here, backend, calls[i : i + AT_ONCE], view)
@@ -41,7 +41,7 @@ def answers(backend, calls, view):
 
 
 def ops_that_change(backend, calls, wanted):
-    """Return the ops that, for some call on rows as they lie, do not give what is wanted."""
+    """Return the ops with a call whose results on unchanged rows are not those in `wanted`."""
     changed = set()
     for call, want in zip(calls, wanted, strict=True):
         if call[0] not in changed and answers(backend, [call], False) != [want]:
