@@ -109,7 +109,7 @@ class Result:
 
 
 def copies(work: Work, device: str) -> list[SimpleNamespace]:
-    """Return the inputs and, on a GPU, copies of them: thrice its L2 cache, at most 512 and a quarter of its memory."""
+    """Return the inputs and, on a GPU, copies: three times its L2 cache, at most 512 and a quarter of its memory."""
     if device != "cuda" or not work.bytes:
         return [work.inputs]
     properties = torch.cuda.get_device_properties(0)

@@ -213,7 +213,7 @@ def _step(step: Step, device: str) -> Work:
 
 
 def _race(step: Step, device: str) -> Work:
-    """Time a race on drafts that won the same race on their own rows, beside the exact method on drawn drafts."""
+    """Time a race whose drafts won the same race on the draft's rows, beside the exact method on drawn drafts."""
     x = inputs(step, device)
     position = x.offset[:, None] + torch.arange(G, device=device)
     won = sk.sample(

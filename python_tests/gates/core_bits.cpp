@@ -129,7 +129,7 @@ void print_sample(CpuExecutor& executor, const std::string& name, const Block& b
   }
 }
 
-// One request whose drafts are drawn from rows of their own
+// One request whose drafts are drawn from the draft's rows
 void print_chain(CpuExecutor& executor, const std::string& name, const Block& p, const Block& q, const Filters& f) {
   int64_t drafts[kDrafts], tokens[kDrafts + 1], seed = 0, offset = 0;
   float logprobs[kDrafts + 1];

@@ -649,7 +649,7 @@ def check_kseq_rho(args, out):
 
 def check_row_stats(args, out):
     if has_ids(args):
-        return None  # the random comparisons with the reference have such rows
+        return None  # support/sparse_checks.py compares such rows with the reference
     z, V = seen(args).float(), args["logits"].size(1)
     scale, cutoff, log_norm, top = out.unbind(1)
     bad = is_bad(z) | ~z.isfinite().any(1)

@@ -27,7 +27,7 @@ class Loop(NamedTuple):
     target: Limit
     before_sm_100: Limit
     from_sm_100: Limit
-    rest: Limit  # of the loop over the remaining rows and chunks: not whole chunks, or of two dtypes
+    rest: Limit  # of the loop over all else: tails, unaligned rows, mixed dtypes
     copies: int = 2  # number of loops that must keep the limit: one for bfloat16, one for float16
 
 

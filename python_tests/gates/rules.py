@@ -44,7 +44,7 @@ def broken(kernel: Kernel) -> list[str]:
         problems.append(
             f"{kernel.registers} registers, {registers} for {kernel.blocks} blocks of {kernel.threads} threads"
         )
-    shared = SHARED.get(kernel.arch, 64) * 1024 // kernel.blocks - 1024  # each block takes one kilobyte more
+    shared = SHARED.get(kernel.arch, 64) * 1024 // kernel.blocks - 1024  # each block also reserves one kilobyte
     if kernel.shared > shared:
         problems.append(f"{kernel.shared} bytes of shared memory, {shared} for {kernel.blocks} blocks")
     return [f"{kernel.name} {kernel.arch}: {problem}" for problem in problems]

@@ -105,7 +105,7 @@ def reads_rows(kernel, args) -> bool:
     """Return whether a kernel reads whole chunks of rows. The second launch of row_stats does so only to filter."""
     if kernel.__name__ == "stats_kernel":
         return args[0].scratch.few is not None
-    if kernel.__name__ == "race_kernel":  # rows with ids are read by id
+    if kernel.__name__ == "race_kernel":  # rows with ids are read entry by entry
         return args[0].ids.numbers is None
     return kernel.__name__ not in (
         "accept_kernel",

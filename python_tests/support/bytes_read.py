@@ -10,7 +10,7 @@ import specdec_kernels as sk
 
 WHERE = "cuda-on-cpu-checked"
 CHUNK = 1024
-BLOCK = 256  # threads that each look up the logprob of a drawn token: one address, so one transaction
+BLOCK = 256  # threads that each read the drawn token's entry for its logprob: one address, one transaction
 RESCAN = 2 * CHUNK + BLOCK  # the most entries that the draw and the lookups after it read
 BF16, F32 = torch.bfloat16, torch.float32
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small language as the `allowed` of a request."""
+"""A small language, for the field `allowed` of a request."""
 
 import numpy as np
 import torch
 
 
 class Grammar:
-    """A language over V ids: what may follow a text depends on all of it, and the end only comes after four tokens.
+    """A language over V ids with texts of at least `least` tokens. What may follow a text depends on all of it.
 
     A call raises if the text is not in the language or has ended already. Each mask is written into the same words.
     After some texts everything is allowed.

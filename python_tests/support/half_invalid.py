@@ -18,7 +18,11 @@ def split(words, V):
 
 
 class _HalfInvalid(Drafter):
-    """texts: {prompt: output}, the tokens to draft where they are allowed; elsewhere any allowed token is drafted."""
+    """The base of these drafters.
+
+    texts: {prompt: output}. While a request's text agrees with its output here, the next token of that output is the
+    allowed token to draft. Otherwise it is any allowed token.
+    """
 
     rules = ("exact",)
 

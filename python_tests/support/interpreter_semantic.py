@@ -4,7 +4,8 @@
 import numpy as np
 
 FLOATS, INTEGERS = {"fp32", "fp64"}, {"int32", "int64", "uint32", "uint64"}
-PLAIN = FLOATS | INTEGERS | {"int1", "uint8"}  # two operands of one of these types are computed in it
+# An operation on two operands that both have one of these types is computed in that type.
+PLAIN = FLOATS | INTEGERS | {"int1", "uint8"}
 
 
 def _both(x, y):

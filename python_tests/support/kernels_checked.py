@@ -25,8 +25,8 @@ def tree_step(method, B=4, kinds=("near", "dirichlet")):
 def row_stats_cases(csrc, ops):
     """Return [the first error of row_stats], or [].
 
-    An error is an error's text, "outside" for reads between the rows, or "wrong" for a wrong result. No further call is
-    made after it, since it might never end.
+    The error is the text of an exception, "outside" for reads between the rows, or "wrong" for a wrong result. No
+    further call is made after an error, since it might never end.
     """
     import specdec_kernels as sk
 
@@ -264,7 +264,7 @@ def row_stats_bytes(N, V):
 def every_op(schedule, blocks):
     """Return name -> bytes of the result, for each op's example calls.
 
-    Rows are unaligned, with two blocks or three chunks.
+    Rows are unaligned. Those of verify_tree have three chunks; the others have nine, in two blocks.
     """
     import specdec_kernels as sk
 

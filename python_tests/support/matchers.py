@@ -23,7 +23,7 @@ REGEX = r"[a-f]{2,6}(yes|no)[0-9]{1,3}( (left|right)){0,2}"
 
 
 def parses(kind, text):
-    """Return whether a text is one of the schema, by Python's json, or of the regular expression, by Python's re."""
+    """Return whether a text matches SCHEMA, as checked with Python's json, or REGEX, with Python's re."""
     if kind == "regex":
         return re.fullmatch(REGEX, text) is not None
     try:

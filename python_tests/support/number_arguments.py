@@ -32,7 +32,7 @@ def is_number(x):
 
 
 def known():
-    """Return a value of each number, taken from an example."""
+    """Return name -> a value, taken from an example, of each argument that is a number."""
     found = {}
     for op in FUNCTIONS:
         for call in flat.dotted_calls(op, V=V):
@@ -62,7 +62,7 @@ def every():
 
 
 def inside(x, count):
-    """Return numbers inside a registry's range, none of them at its ends."""
+    """Return `count` numbers inside a parameter's range x (registry.py), none of them at its ends."""
     low, high = max(x.low, 1e-3), min(x.high, 2.0)
     if x.low >= 1 and x.high == INF:
         low, high = x.low, x.low + 3

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A view of rows that negates the logits of odd ids, added as a developer would add it: a new file for each backend,
-and changes in the one place that reads a row."""
+"""A view of rows that negates the logits of odd ids, added as a developer would add it.
+
+Each backend gets a new file, and changes in the one place that reads a row.
+"""
 
 from typing import NamedTuple
 
@@ -56,7 +58,7 @@ inline const float* viewed(const float* z, int m, int n, float* buf) {
         ),
     },
 )
-# An entry's id is odd where begin + r is: all other terms of the id are even.
+# The id of an entry is odd if begin + r is odd: all other terms of the id are even.
 CUDA = View(
     "csrc/cuda/groups.cuh",
     "odd_view.cuh",

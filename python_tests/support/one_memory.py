@@ -38,8 +38,10 @@ MIRRORED = {
 
 
 def side(z, view, drafts):
-    """Return one side's rows after 0, 1, ... drafts: unchanged, all in the memory of z; and with penalties applied,
-    each in its own memory."""
+    """Return one side's rows after 0, 1, ... drafts, twice.
+
+    The first are unchanged, all in the memory of z. The second have the penalties applied, each in its own memory.
+    """
     view = None if view is None else penalties(**view)
     windows = [drafts[:i] for i in range(len(drafts) + 1)]
     stored = z.expand(REQUESTS, len(windows), len(z))

@@ -12,7 +12,7 @@ F = np.float32
 
 
 def seen(z, request, output):
-    """Return a row [V] of logits as the request sees it after `output`, float32."""
+    """Return a row [V] of logits with the request's changes after `output`, float32."""
     z = np.array(z, dtype=F)
     for v, value in (request.logit_bias or {}).items():
         z[v] += F(value)

@@ -43,7 +43,7 @@ def some(call, seed):
 
 
 def seeds(B, first=0):
-    """Return seed and offset of B requests; some near the ends of int64."""
+    """Return seed and offset of B requests. Some are negative, and some offsets exceed 32 bits."""
     seed = torch.arange(B, dtype=torch.int64) * 7919 + first - 5
     return {"seed": seed, "offset": (torch.arange(B) % 7) * (1 << 33) + torch.arange(B) % 5 - 2}
 

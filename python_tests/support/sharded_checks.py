@@ -8,7 +8,8 @@ from support.surface import plain
 
 from specdec_kernels.distributed.whole_rows import logits_of, with_logits
 
-MOST = {"chunks": 3, "rows": 9}  # requests of a call: at least as many as ranks, so that they can be dealt out
+# The most requests of a call. Whole rows are dealt out to ranks by request, so there must be enough for all ranks.
+MOST = {"chunks": 3, "rows": 9}
 
 
 def sharded(rank, op, args, splits, exchange="chunks"):

@@ -49,7 +49,7 @@ class TableModel:
 
 
 def _present(ids, branches):
-    """Return which ids [n, T] are no padding. In a tree a node other than the root that has no parent is padding."""
+    """Return which ids [n, T] are not padding. In a tree a node other than the root that has no parent is padding."""
     if branches is None:
         return ids >= 0
     node = torch.as_tensor(branches.first)[:, None] + torch.arange(ids.shape[1])

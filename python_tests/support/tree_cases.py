@@ -91,7 +91,7 @@ def tree(
         args |= cases.parameters(seed, B)
         if not one_hot:
             draft_params = cases.parameters(seed + 2, B)
-            # all greedy drafts of a node are the same
+            # not 0: greedy drafts of one node would all be equal
             draft_params["temperature"] = draft_params["temperature"].clamp(min=0.3)
             args |= {"draft_" + name: value for name, value in draft_params.items()}
     laws = Plain().laws(q, **draft_params)

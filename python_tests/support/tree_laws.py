@@ -70,7 +70,7 @@ def first_token(law, vocab):
 
 
 def without_drafts(trees):
-    """Yield the merged trees without the nodes that drafts pass through: only distinct children are left."""
+    """Yield merged trees without `draft_nodes`, so that only the distinct children of a node are known."""
     for tree, probability in trees:
         yield Tree(tree.parents, tree.tokens), probability
 

@@ -11,7 +11,7 @@ CPU, CUDA, TABLES = "cpu/views.cpp", "cuda/views.cuh", "binding/used_tables.h"
 TRITON_RULE, TRITON_PENALTIES = "core/views.py", "core/penalties.py"
 
 
-CALLS = 1000  # for a mutant only until the first that differs
+CALLS = 1000  # at most: a test ends at the first call that differs
 
 
 def seen(op, backend, like=""):

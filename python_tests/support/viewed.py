@@ -295,7 +295,7 @@ def side_of(rng, of, counts, drafts, V, B, ragged, listing):
     if not store and rows.ids is not None:
         rows = rows._replace(ids=rows.ids.view(*lead, k))
     rows = rows._replace(**given)
-    if not store and R and rng.random() < 0.25:  # stats of the viewed rows
+    if not store and R and rng.random() < 0.25:  # stats of rows with views applied
         stats = sk.row_stats(Rows(out, ids=ids, temperature=0.8)).view(*lead, 4)
         known = {name: None for name in SAMPLING} | {"stats": stats}
         rows, plain = rows._replace(**known), plain._replace(**known)

@@ -101,7 +101,7 @@ def runner(sampler, drafter, positions, sampling_metadata, tokens=None, rows=Non
 
 
 def step(metadata, offset, kind="logits"):
-    """Return the arguments of the plugin's rejection sampler in a step in which nothing was cut. Draft i has row i."""
+    """Return the plugin's Step for a step in which no draft was cut. Draft i has row i."""
     drafts = cut.Drafts(metadata, None, torch.arange(metadata.draft_token_ids.size(0)))
     return verify.Step(offset, kind, metadata, drafts, np.zeros(len(metadata.num_draft_tokens), dtype=bool))
 
@@ -150,7 +150,7 @@ def own_forward(self, metadata, draft_probs, logits, sampling_metadata):
 
 
 def modules(monkeypatch):
-    """Put stubs of vLLM's modules into sys.modules, with the classes that the plugin makes."""
+    """Put stubs of vLLM's modules into sys.modules, with the classes of the objects that the plugin makes."""
     for name in ("vllm", "vllm.v1", "vllm.v1.outputs", "vllm.v1.spec_decode", "vllm.v1.spec_decode.metadata"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     sys.modules["vllm.v1.outputs"].SamplerOutput = SimpleNamespace

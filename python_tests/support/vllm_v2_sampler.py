@@ -15,7 +15,7 @@ import torch
 
 from specdec_kernels.integrations.vllm import verify_v2, views_v2
 
-START, END, NATURAL_END = [3, 4], [5, 6, 7], [6, 7]  # markers of a thought
+START, END, NATURAL_END = [3, 4], [5, 6, 7], [6, 7]  # tokens that begin and end a thought
 OFF = {
     "temperature": 1.0,
     "top_k": 0,
@@ -243,7 +243,7 @@ def batch(requests, slots, logits, draft_logits=None):
 
 
 def rejection_sampler(of, K, method="standard", rates=None):
-    """Return what ``_verify`` is a method of."""
+    """Return a stand-in for vLLM's RejectionSampler, whose method ``_verify`` the plugin replaces."""
     return SimpleNamespace(
         sampler=of,
         num_speculative_steps=K,
@@ -268,7 +268,8 @@ def verify(of, upstream=None, **args):
 def written(request, drafts, row):
     """Return a row [V], float32, with the request's changes after these drafts, before temperature and filters.
 
-    They are applied as vLLM defines them, one id at a time. The repetition penalty r divides by r.
+    They are applied as vLLM defines them, one id at a time. Positive logits are divided by the repetition penalty, not
+    multiplied by its inverse.
     """
     request = OFF | request
     f, z = np.float32, row.to(torch.float32).numpy().copy()

@@ -12,7 +12,7 @@ from specdec_kernels.reference import uniforms
 
 
 def by(verify, **how):
-    """Return verify_chain as a verifier of steps."""
+    """Return a verifier of steps (specdec_kernels.testing) that calls `verify`, which is or replaces verify_chain."""
 
     def go(step):
         draft = None if step.one_hot else step.draft_logits

@@ -13,7 +13,7 @@ AT_ONCE = 20  # calls in one request to a worker, whose time is limited: support
 
 
 def negated(x):
-    """Return rows [..., V] with the layout of x, in their own memory."""
+    """Return x [..., V] with the view applied, in the same layout and its own memory."""
     y = x.new_empty(0).set_(x.untyped_storage().clone(), x.storage_offset(), x.size(), x.stride())
     once = y[tuple(slice(0, 1) if step == 0 else slice(None) for step in y.stride())]
     once[..., 1::2].neg_()

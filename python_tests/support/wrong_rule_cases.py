@@ -90,7 +90,7 @@ class Wrong(NamedTuple):
     rules: dict[str, Callable]
     verify: Callable = wild.right  # the right rule, by our op
     right: Callable = partial(chain_law, gamma=1)
-    length: int = 1  # drafts, and the tokens of the page's table
+    length: int = 1  # number of drafts, and of tokens in the page's table
     transform: Callable = testing.softmax
 
     def sides(self):

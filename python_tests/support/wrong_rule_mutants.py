@@ -28,11 +28,11 @@ def children(backend, tokens, p, u, v, q=None, method="target_only"):
 
 
 def rejected_one_hot_draft(backend):
-    assert chain(backend, [0.5, 0.3, 0.2], 0, None, [0.9, 0.25]) == [[1, -1]]  # .25 of (0, .6, .4)
+    assert chain(backend, [0.5, 0.3, 0.2], 0, None, [0.9, 0.25]) == [[1, -1]]  # residual (0, .6, .4) at .25
 
 
 def forbidden_draft(backend):
-    assert chain(backend, [0.5, 0.5, 0.0], 2, [0.4, 0.1, 0.5], [0.0, 0.4]) == [[1, -1]]  # .4 of (.2, .8, 0)
+    assert chain(backend, [0.5, 0.5, 0.0], 2, [0.4, 0.1, 0.5], [0.0, 0.4]) == [[1, -1]]  # residual (.2, .8, 0) at .4
 
 
 def impossible_draft(backend):

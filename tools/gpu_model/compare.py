@@ -44,7 +44,7 @@ def read(path: Path) -> Results:
 
 
 def known(op: str, label: str) -> Us | None:
-    """Return the prediction of a benchmark case; None if it is not modelled, as filters and dtypes other than bf16."""
+    """Return a function that predicts a benchmark case; None if it is not modelled. Only plain bf16 rows are."""
     if op == "verify_chain":
         m = re.fullmatch(r"B=(\d+) V=(\d+) bf16( stats| one-hot)?(?: T=[\d.]+)?( all accepted)?", label)
         if m and int(m[2]) > calls.CHUNK:

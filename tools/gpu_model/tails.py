@@ -145,8 +145,8 @@ class Tails:
     def __init__(self, g: Graph, routines: dict[int, str] | None = None, whole: Graph | None = None) -> None:
         """Prepare the tails of a kernel.
 
-        routines: the functions of ours that it calls, by address. whole: the complete graph if `g` lacks closed edges;
-        unrolled loops are looked up in it.
+        routines: the functions of ours that it calls, by address. whole: the complete graph, if `g` lacks the edges
+        that a plain call never takes; unrolled loops are looked up in it.
         """
         self.g, self._whole = g, whole or g
         self._routines = {at for at, name in (routines or {}).items() if not re.search(FALLBACKS, name)}
