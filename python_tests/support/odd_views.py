@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A view of rows that negates the logits of odd ids, added as a developer would add it: a new file for each backend,
-and changes in the one place that reads a row."""
+"""A view of rows that negates the logits of odd ids, added as a developer would add it.
+
+Each backend gets a new file, and changes in the one place that reads a row.
+"""
 
 from typing import NamedTuple
 
@@ -56,7 +58,7 @@ inline const float* viewed(const float* z, int m, int n, float* buf) {
         ),
     },
 )
-# steps are even except for those of r
+# The id of an entry is odd if begin + r is odd: all other terms of the id are even.
 CUDA = View(
     "csrc/cuda/groups.cuh",
     "odd_view.cuh",
@@ -82,7 +84,7 @@ SPECDEC_HD void view(uint32_t* words, int n, bool wide) {
         '#include "seen.cuh"': '#include "seen.cuh"\n#include "odd_view.cuh"',
         "return number_at(memory_of(row), row.dtype, v);": "return viewed(number_at(memory_of(row), row.dtype, v), v);",
         "words[4 * h + 3] = x.w;\n    }": "words[4 * h + 3] = x.w;\n    }\n    view(words, kWords, kSize == 4);",
-        # steps are even but for r's
+        # the id of entry r is begin + step_of(r), which has the parity of begin + r
         "? __ldg(from + step_of(r)) : pad;": "? viewed(__ldg(from + step_of(r)), begin + r) : pad;",
         "? __ldg(from + step_of(r)) : pad_bits;": (
             "? uint16_t(viewed(__ldg(from + step_of(r)), false, begin + r)) : pad_bits;"
