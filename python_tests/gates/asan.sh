@@ -11,7 +11,7 @@ PYTHON=${PYTHON:-python3} REQUESTS=${REQUESTS:-100000} SEED=${SEED:-$RANDOM}
 PYTHON=$(cd "$(dirname "$(command -v "$PYTHON")")" && pwd)/$(basename "$PYTHON")
 
 SPECDEC_CUDA=0 SPECDEC_SANITIZE=address,undefined,float-cast-overflow "$PYTHON" setup.py --quiet build_py --build-lib build/asan \
-  build_ext --build-lib build/asan 2>&1 | grep -v byte-compiling || true
+  build_ext --build-lib build/asan 2>&1 | { grep -v byte-compiling || true; }
 
 # The sanitizers must be loaded before torch, and libstdc++ before they look up its functions for exceptions.
 preload=
