@@ -160,7 +160,7 @@ def verified_as(method):
 
 
 def merged(other):
-    """Return independent drafts whose merged nodes are tested once each."""
+    """Return a drafter of independent drafts that tests each merged node only once."""
     wrong = drafter("recursive", other, depth=2)
     propose = wrong.propose
     wrong.propose = lambda batch: None if (draft := propose(batch)) is None else replace(draft, draft_nodes=None)
@@ -295,8 +295,8 @@ def test_a_parent_list_is_filled_with_the_likeliest_tokens(models):
 def test_drafted_rows_and_random_numbers(models):
     """Each node's row of draft logits is the draft's distribution after the node's parent.
 
-    Every draw has its own random number: slot l * K + k for draft k at level l. In a fixed shape, a first child has the
-    slot of its number.
+    Every draw has its own random number. Of K drafts, draft k at level l has the slot l * K + k. In a fixed shape a
+    first child has the slot of its node number less one.
     """
     _, _, draft = models["lean"]
     u = sk.uniforms(torch.tensor([3]), torch.tensor([3]), 18, sk.DOMAIN_DRAFT)
