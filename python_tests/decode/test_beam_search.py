@@ -67,8 +67,8 @@ def log_probs_of_stats(z):
 def search(case, score=0.0, log_p=log_probs, rank=lambda x: (-x[0], x[1], x[2])):
     """Search every continuation of every live beam, in order.
 
-    Return the beams (tokens, score, flag) and the least difference between neighbouring scores, from the best beam down
-    to the first candidate that was dropped.
+    Return the beams (tokens, score, flag), and the least difference between neighbouring scores at any step, down to
+    the first candidate that was dropped.
     """
     beams, gap = [((), score, None)], math.inf
     prompt, request = tuple(case.request.prompt), case.request

@@ -22,7 +22,8 @@ ONLY = {
 
 
 def there(call, arguments, switches):
-    """Run smoke.answer in another process, on the same path through the ops."""
+    """Run smoke.answer under these environment variables, which choose the ops' path. Called in the simulated device's
+    process."""
     for name, value in switches.items():
         os.environ[name] = value
     try:

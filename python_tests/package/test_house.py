@@ -12,7 +12,7 @@ from specdec_kernels.registry import OPS
 
 PRODUCT = ("csrc", "specdec_kernels", "bench", "tools")
 MAX_FILE, MAX_FUNCTION, MAX_LINE = 300, 60, 120
-MAX_FLOORS, MAX_PARAMETERS = 11, 25  # of Triton's modules; of a Triton kernel
+MAX_FLOORS, MAX_PARAMETERS = 11, 25  # the longest chain of imports in triton/; a Triton kernel's parameters
 CPP = (".h", ".cuh", ".cpp", ".cu")
 MAY_INCLUDE = {
     "core": {"core"},
@@ -30,7 +30,7 @@ def product():
 
 
 READ_MEMORY = {"csrc/core/row.h", "csrc/cpu/row_reader.h", "csrc/cpu/listed_reader.cpp", "csrc/cuda/groups.cuh"}
-# The first file has the pointer.
+# The first file defines the pointer.
 
 
 def where(path):

@@ -36,7 +36,8 @@ def calls(op):
 
 
 def installed():
-    """Return the folder from which it is imported, before all others."""
+    """Install the oldest Triton if it is not there yet. Return its folder, which callers put first on the import
+    path."""
     if not FOLDER.exists():
         fresh = FOLDER.with_name(f"{FOLDER.name}.{os.getpid()}")
         command = [sys.executable, "-m", "pip", *PIP, "--target", str(fresh), f"triton=={VERSION}"]

@@ -54,7 +54,8 @@ def test_modules_exist(page, module):
 
 
 def test_the_install_is_what_make_does():
-    """The same packages in the same versions as make's, existing extras, and the same environment folder."""
+    """README installs the same packages in the same versions as make, existing extras, and into the same environment
+    folder."""
     makefile, project = (ROOT / "Makefile").read_text(), (ROOT / "pyproject.toml").read_text()
     block = re.search(r"```sh\n(.*?)```", TEXT["README.md"], re.S)[1]
     extras = re.search(r'-e "\.\[(.*?)\]"', block)[1].split(",")
