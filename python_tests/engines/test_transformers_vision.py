@@ -28,7 +28,8 @@ def same(model, inputs=IDS, **more):
 
 @pytest.mark.parametrize("name", SERVED)
 def test_text_alone_is_plain_generate(name):
-    """Also with padded prompts, and with a processor that marks which tokens are text."""
+    """Text-only prompts give plain generate's tokens, also with padding, and with the argument by which a processor
+    marks which tokens are text."""
     model = vision.tiny(name)
     equal, stats = same(model)
     assert equal and stats.drafted > 0

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin in vLLM itself, on the CPU: the tests of `make test-vllm`, in the environment that vllm_cpu.sh makes.
 
-SPECDEC_TEST_VLLM names that environment's folder. Without the plugin vLLM 0.32 accepts 16 of 708 such drafts on the
-CPU, and its text is garbage: it expands the sampling parameters into memory that nothing writes (docs/vllm.md).
+SPECDEC_TEST_VLLM names that environment's folder. Without the plugin vLLM 0.32 accepts 16 of 708 drafts of the target
+itself on the CPU, and its text is garbage: it expands the sampling parameters into memory that nothing writes
+(docs/vllm.md).
 """
 
 import ast
@@ -186,7 +187,8 @@ def parameters(root, module, name):
 
 @pytest.mark.parametrize("version", known.VERSIONS)
 def test_the_functions_that_are_replaced_are_those_that_are_known(version):
-    """Also for a version that cannot run here: its source is parsed, not imported."""
+    """The functions that the plugin replaces have known parameters, also in a version that cannot run here: its source
+    is parsed, not imported."""
     run, read = next((FOLDER / "lib").glob("python3*/site-packages")), FOLDER / f"vllm-{version}"
     root = read if read.is_dir() else run
     seen = set()

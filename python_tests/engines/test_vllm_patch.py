@@ -13,7 +13,7 @@ from specdec_kernels.integrations.vllm import fallback, known, patch, verify
 
 
 def fake(name, **changed):
-    """Return a module with the functions that the plugin knows; they have parameters only."""
+    """Return a module with the functions that the plugin knows. They have the right parameters and do nothing."""
     module = ModuleType(name)
     for (where, function), forms in known.PARAMETERS.items():
         if where == name:
@@ -83,7 +83,8 @@ def test_another_value_is_off_with_a_warning(engine, monkeypatch, caplog, value)
 
 @pytest.mark.parametrize("where", ["a request", "the runner"])
 def test_an_engine_that_does_not_speculate(engine, caplog, where):
-    """A line says so once: when its runner is made (V1), and at its first request (V2 too)."""
+    """An engine that does not speculate is reported once: when its runner is made (V1), or at its first request (V2
+    too)."""
     fallback.no_speculation.cache_clear()
     modules = engine()
     plugin.register()
@@ -169,7 +170,7 @@ def test_without_triton_no_second_runner(engine, caplog):
 
 @pytest.mark.parametrize("speculates", [True, False])
 def test_a_race_of_the_second_runner_is_refused(engine, monkeypatch, speculates):
-    """When the engine makes its scheduler, with speculation and without."""
+    """It is refused when the engine makes its scheduler, with speculation and without."""
     scheduler = engine()[known.SCHEDULER].Scheduler
     plugin.register()
     config = lambda v2: SimpleNamespace(use_v2_model_runner=v2, speculative_config=object() if speculates else None)
