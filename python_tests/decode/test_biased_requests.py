@@ -132,7 +132,8 @@ def test_joint_law_under_a_rule(rule, alpha, verify):
 
 @pytest.mark.parametrize("kind", UNDER_VIEWS)
 def test_forbidden_ids_are_never_emitted(models, kind):
-    """At a high temperature, with half of all ids forbidden, beside requests that may emit them."""
+    """Forbidden ids are never emitted: at temperature 2, with half of all ids forbidden, beside requests that may emit
+    them."""
     _, target, draft = models
     half = dict.fromkeys(range(1, 32, 2), NO)
     todo = [

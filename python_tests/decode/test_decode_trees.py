@@ -216,7 +216,8 @@ def test_a_request_alone_and_in_a_batch(models, kind):
 
 @pytest.mark.parametrize("name", ["lean", "llama-hf", "gpt2"])
 def test_every_node_is_scored_as_its_own_text(models, name):
-    """One pass over two different trees, or two passes over parts, against each node's path read alone, in float32."""
+    """One pass over two different trees, and three passes over parts of them, give each node the logits of its path
+    read alone, in float32."""
     hf, target, _ = models[name]
     prefix = [[5, 9, 3, 7, 1], [8, 2]]
     parents = torch.tensor([[-1, 0, 0, 1, 1, 3, 2], [-1, 0, 1, 2, 0, -1, -1]], dtype=torch.int32)

@@ -33,7 +33,7 @@ def test_row_acceptance_is_the_theorys():
 
 
 def test_intervals_hold_what_they_say():
-    """Of 200 samples of 40 prompts, the interval misses the true ratio of sums about 5% of the time: 1% to 12%."""
+    """The 95% interval misses the true ratio of sums in 1% to 12% of 200 samples of 40 prompts."""
     rng, missed = np.random.default_rng(1), 0
     for _ in range(200):
         rows = rng.integers(5, 40, 40)

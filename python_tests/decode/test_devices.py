@@ -166,7 +166,7 @@ LOSSY = [("model", "token_v3", 0.5), ("hierarchical", "token_v3", 0.5), ("model"
 
 @pytest.mark.parametrize("kind, rule, alpha", LOSSY)
 def test_rules(kind, rule, alpha):
-    """One rule needs the row after the last draft, one does not."""
+    """token_v3 needs the draft's row after the last draft, typical does not."""
     todo = lambda: tiny.requests(n=3, temperature=1.0, rule=rule, alpha=alpha)
     cpu = decoded(kind, InDoubles, "cpu", todo())
     with devices.watch() as seen:

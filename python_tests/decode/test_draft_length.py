@@ -336,8 +336,8 @@ def test_shapes_follow_rank_acceptances():
 
 
 def test_a_tree_learns_what_its_children_were_accepted_with():
-    """One request, a root with children 1, 2 and a child 3 of 1. The path 0, 1 shows: first child accepted, second
-    rejected; then the first child of 1 rejected."""
+    """One request: the root has children 1 and 2, node 1 has child 3, and the accepted path is 0, 1. Of the root's
+    children the first counts as accepted and the second as rejected, then the first child of 1 as rejected."""
     shape = AdaptiveShape(2, 3)
     assert shape.choose(1, 1).parents[:3] == [-1, 0, 0]
     path = [[0, 1, -1]]

@@ -164,7 +164,8 @@ def test_joint_law_finds_wrong_rows(monkeypatch, wrong):
 
 
 def test_rows_written_out():
-    """By hand: the hole forbids draft id 1, and of draft ids 3 and 4, both of target id 3, the larger logit stays."""
+    """A row written out by hand: the hole forbids draft id 1. Draft ids 3 and 4 both have target id 3, of which the
+    larger logit stays."""
     vocab_map = sk.vocab_map(SOME, V)
     logits = torch.tensor([[2.0, 9.0, 0.5, -0.5, 0.0]])
     assert torch.equal(written_out(logits, vocab_map), torch.tensor([[0.5, -torch.inf, 2.0, 0.0]]))

@@ -229,7 +229,7 @@ def test_batches_that_are_too_large_are_split(models, kind, most):
 
 @pytest.mark.parametrize("kind", SOME)
 def test_everything_fails(models, kind):
-    """Each request ends with an error, and the session takes others afterwards."""
+    """Each request ends with an error, and the session accepts new ones afterwards."""
     for place, when in places(kind):
         faults = Faults(place, when, lambda f: True, Boom)
         with pytest.MonkeyPatch.context() as patch:

@@ -116,7 +116,7 @@ def test_rows_are_the_middle_models(models):
         drafter.admit(slot, s)
     for _ in range(3):
         draft = drafter.propose(batch)
-        assert draft.rows.logits.shape[1] == draft.tokens.shape[1] + 1  # under token_v3
+        assert draft.rows.logits.shape[1] == draft.tokens.shape[1] + 1  # token_v3 needs one row more
         assert (draft.tokens[:6] >= 0).all() and (draft.tokens[6] == -1).all()
         for s, row, tokens in zip(batch, draft.rows.logits, draft.tokens.tolist()):
             tokens = [t for t in tokens if t >= 0]
@@ -125,7 +125,7 @@ def test_rows_are_the_middle_models(models):
             assert torch.allclose(own, row[: len(tokens) + 1], atol=1e-4)
             if s.request.temperature == 0:
                 assert tokens == own[:-1].argmax(-1).tolist()
-        for s, tokens in zip(batch, draft.tokens.tolist()):  # some of it, then something else
+        for s, tokens in zip(batch, draft.tokens.tolist()):  # accept some drafts, then another token
             s.tokens += [*tokens[: s.index % 4], 7] if s.index < 6 else []
 
 

@@ -46,7 +46,7 @@ def entries(root) -> int:
         if id(x) in seen or isinstance(x, (torch.nn.Module, type, torch.dtype, torch.device)) or callable(x):
             continue
         seen.add(id(x))
-        if isinstance(x, Reading):  # of the last step, if that had a tree
+        if isinstance(x, Reading):  # what the last step read, if it had a tree
             assert len(x.rows) <= 3
             continue
         if isinstance(x, Mapping):

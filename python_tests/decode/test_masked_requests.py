@@ -161,7 +161,7 @@ def test_a_text_is_asked_about_once_in_a_step(models):
 
 
 def test_what_a_function_may_not_return(models):
-    """Its request ends with an error, the others do not."""
+    """A request whose function returns something else, or raises, ends with an error. The others do not."""
     _, target, draft = models
     for returned, text in [
         ([1, 2], "TypeError: generate: allowed must return int32 words [W] or None, that of request 1 gave list"),

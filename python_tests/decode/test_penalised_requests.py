@@ -82,7 +82,7 @@ def test_committed_counts_on_every_row_are_found_out(models, monkeypatch, op, ki
     """Control of the test above: the penalties of a step's first row on all its rows change the text."""
     hf, target, draft = models
     monkeypatch.setattr(sk, op, committed_counts(getattr(sk, op), op))
-    monkeypatch.setattr("specdec_kernels.decode.session._row_of_each", lambda ids: None)  # rows by position
+    monkeypatch.setattr("specdec_kernels.decode.session._row_of_each", lambda ids: None)  # rows stay [B, G+1, V]
     todo = [replace(r, **ALL) for r in tiny.requests(4)]
     output = generate(target, todo, EVERY[kind](draft), max_batch=3)
     assert [r.tokens for r in output.results] != [plain_views.greedy(hf, r) for r in todo]
@@ -230,7 +230,7 @@ class Unaware(Draft):
 
 
 def test_what_cannot_serve_penalties_says_so(models):
-    """A proposal that does not take views ends the requests that have some with an error, and no others."""
+    """If a proposal does not take views, requests with penalties end with an error, and no others."""
     _, target, draft = models
     request = Request([1, 2], 5, presence_penalty=0.5)
     for call, text in [

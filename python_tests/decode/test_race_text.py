@@ -221,7 +221,7 @@ def test_joint_law():
 
 
 def test_trees_of_the_race_make_the_session_a_race():
-    """Without `verify` the drafter decides."""
+    """If `verify` is not given, the drafter determines it."""
     todo = requests()
     found = generate(target(), todo, TREES["wide"](close())).check().results
     assert [r.tokens for r in found] == [expected(r) for r in todo]

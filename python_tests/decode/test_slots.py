@@ -53,7 +53,7 @@ def noted(session):
 
 
 def failing(model, fails):
-    """Return the model with a pass over several requests that fails if fails() says so."""
+    """Return the model, whose passes over several requests fail if fails() is true."""
     model, forward = copy.copy(model), model.forward
 
     def call(ids, *args, **options):

@@ -24,7 +24,7 @@ from specdec_kernels.integrations.vllm import processors, views
 
 
 def processor(kind, batch):
-    """Return vLLM's processor after it was told of the batch's requests."""
+    """Return vLLM's processor, updated with the batch's requests."""
     made = kind(SimpleNamespace(), torch.device("cpu"), False)
     added = []
     for b in range(batch.B):

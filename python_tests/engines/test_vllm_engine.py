@@ -66,8 +66,8 @@ def test_min_p_and_bias_under_speculation():
 
 
 def test_prompt_lookup_and_processors_at_temperature_one():
-    """One-hot drafts with penalties, banned words and a minimum length, which vLLM applies to the rows before the
-    test."""
+    """With one-hot drafts, requests with penalties, banned words and a minimum length repeat their tokens with the same
+    seeds."""
     banned = call(temperature=1.0, repetition_penalty=1.2, min_tokens=40, bad_words=[" the"])
     (answer,), _ = engine((NGRAM, [call(temperature=1.0), banned, banned]), processes="0")
     assert answer["tokens"][1] == answer["tokens"][2]

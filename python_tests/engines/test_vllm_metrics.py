@@ -116,7 +116,8 @@ def test_from_the_scheduler_to_the_loggers(caplog):
 @pytest.mark.thorough
 @pytest.mark.skipif("SPECDEC_TEST_VLLM" not in os.environ, reason="SPECDEC_TEST_VLLM names no environment")
 def test_in_vllm_with_its_engine_in_another_process():
-    """A request for processed logprobs takes vLLM's path; the API's process knows of it, and of the plugin's steps."""
+    """A request for processed logprobs takes vLLM's path. The API's process reports this, and the steps that the plugin
+    verified."""
     short = {"max_tokens": 6, "temperature": 1.0}
     calls = [call(PROMPTS[:2], [1, 2], **short), call(PROMPTS[:1], seeds=None, logprobs=2, **short)]
     (answer,), log = engine(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How vLLM's plugin is loaded into a process: once, for known versions and signatures, and only if it is turned on."""
+"""The loading of vLLM's plugin into a process: once, for known versions and signatures, and only if it is turned on."""
 
 import inspect
 import sys
@@ -170,7 +170,7 @@ def test_without_triton_no_second_runner(engine, caplog):
 
 @pytest.mark.parametrize("speculates", [True, False])
 def test_a_race_of_the_second_runner_is_refused(engine, monkeypatch, speculates):
-    """It is refused when the engine makes its scheduler, with speculation and without."""
+    """A race with V2's runner is refused when the engine makes its scheduler, with speculation and without."""
     scheduler = engine()[known.SCHEDULER].Scheduler
     plugin.register()
     config = lambda v2: SimpleNamespace(use_v2_model_runner=v2, speculative_config=object() if speculates else None)

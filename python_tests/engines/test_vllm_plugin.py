@@ -136,7 +136,7 @@ def test_synthetic_rates(greedy):
     sampling = vllm_stub.sampling(B, all_greedy=greedy)
     metadata = vllm_stub.metadata([2] * B, torch.tensor([0, 1] * B))
     sampler.specdec_step = vllm_stub.step(metadata, torch.arange(B))
-    rows = torch.full((3 * B, V), -30.0).index_fill(1, torch.tensor([4]), 30.0)  # the target wants neither
+    rows = torch.full((3 * B, V), -30.0).index_fill(1, torch.tensor([4]), 30.0)  # the target favours neither
     draft_rows = torch.zeros(2 * B, V)
     out = verify.forward(never, sampler, metadata, draft_rows, rows, sampling).sampled_token_ids
     assert testing.check_tokens(out, {(0, 1, 4): 0.75, (0, 4): 0.25})  # the first rate is 1

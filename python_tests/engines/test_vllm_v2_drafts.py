@@ -63,7 +63,7 @@ def own_sample_draft(self, *args):
 
 @pytest.fixture
 def made():
-    """Return a function that makes a drafter and a sampler for B requests, which ask for FILTERS by default."""
+    """Return a function that makes a drafter, a sampler and the slots of these requests."""
 
     def make(requests, kind=StandaloneARSpeculator, **verifier):
         B = len(requests)
@@ -161,9 +161,7 @@ def test_a_draft_depends_on_its_request_and_step_alone(made):
     assert torch.equal(proposed(drafter, sampler, slots, position), drafts)
     order = torch.randperm(300)[:40]
     assert torch.equal(proposed(drafter, sampler, slots[order], position[order]), drafts[order])
-    later = proposed(
-        drafter, sampler, slots, position + 1
-    )  # its first drafts are for the positions of the second above
+    later = proposed(drafter, sampler, slots, position + 1)  # its first drafts have the second ones' positions
     fresh = drafter.draft(slots.to(torch.int32), torch.full((300,), 2), position + 1, 1)
     assert (later[:, 0] != fresh).float().mean() > 0.3
 

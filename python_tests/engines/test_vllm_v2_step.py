@@ -128,7 +128,7 @@ def is_tensor(x):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("masks", [False, True])
 def test_no_scratch_as_large_as_the_rows(dtype, masks):
-    """Whatever requests ask for, nothing that is allocated has one byte for each entry of the rows."""
+    """Whatever their parameters, a step's requests need no tensor with a byte for each entry of the rows."""
     width = 1200
     generator = torch.Generator().manual_seed(1)
     slots = torch.randperm(len(MIXED) + 9, generator=generator)[: len(MIXED)]
@@ -147,7 +147,7 @@ def test_no_scratch_as_large_as_the_rows(dtype, masks):
     assert allocations.seen == [] and out is logits
     assert not masks or support.counts.max() > 8
     with allocations:
-        torch.empty_like(logits, dtype=torch.float32).copy_(logits)  # as vLLM's sampler begins
+        torch.empty_like(logits, dtype=torch.float32).copy_(logits)  # vLLM's sampler begins with such a copy
     assert len(allocations.seen) == 1
 
 

@@ -104,7 +104,7 @@ def test_bad_words_are_read_as_far_as_the_requests_have_some():
     assert torch.equal(
         views_v2.bad_words(of).ids[of.request != one], wanted[of.request != one, :2]
     )  # the others have two words
-    del state.specdec_lengths  # a vLLM whose add_request is another is not patched
+    del state.specdec_lengths  # as with a vLLM whose add_request differs
     assert views_v2.bad_words(alone).ids.flatten().tolist() == [8] * len(of.local)
 
 

@@ -214,7 +214,7 @@ CONFIGURATIONS = {
 
 
 def asking(kinds, V, parameters):
-    """Return a batch of one request with two drafts that asks for all kinds."""
+    """Return a batch of one request with two drafts and parameters of all kinds."""
     for seed in range(2000):
         batch = vllm_views.Batch(kinds, 1, 40, seed, **parameters)
         asked = (batch.bias, batch.bad_words, batch.ends, (batch.penalties != [1, 0, 0]).any(), batch.lists,

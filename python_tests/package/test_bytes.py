@@ -165,7 +165,7 @@ def test_one_hot_drafts():
     # The row's sums are known: only the chunk of the draft token is summed again.
     assert within(target.read[at][rejected], (V + CHUNK) * item, CHUNK + BLOCK + 1, item)
     assert within(target.read[at][~rejected], V * item, CHUNK + BLOCK, item)
-    filtered, (again,), _ = count("verify_chain", "target_logits", top_k=V - 1, **args)  # no sums without a filter
+    filtered, (again,), _ = count("verify_chain", "target_logits", top_k=V - 1, **args)  # then the sums are not known
     assert (again.read[at][rejected] > 2 * V * item).all() and torch.equal(filtered.num_accepted, out.num_accepted)
     small = {name: x[:8] for name, x in args.items()}
     few, (target,), launches = count("verify_chain", "target_logits", small=True, **small)
@@ -304,7 +304,7 @@ FILTERS = [
 @pytest.mark.parametrize("dtype", [BF16, F32])
 @pytest.mark.parametrize("params", FILTERS, ids=["-".join(f) for f in FILTERS])
 def test_row_stats_reads_at_most_twice_with_filters(params, dtype):
-    """On rows like those of language models."""
+    """Rows like those of language models are read at most twice."""
     V, item = 8192, dtype.itemsize
     z = language_rows(6, 12, V, dtype)
     _, (rows,), launches = count("row_stats", "logits", logits=z, **params)
@@ -329,8 +329,8 @@ def test_row_stats_of_broad_rows(params, law):
     """More logits may be the cutoff than the kernel can hold, so it finds where the cutoff lies from a sample of every
     32nd logit.
 
-    In undecided rows, ten tokens have logits of 4 to 12 above a body that has a third of the mass. In flat rows, all
-    logits lie within some hundredths.
+    In undecided rows, ten tokens have logits of 4 to 12, and the other, normal logits have a third of the mass. In flat
+    rows, all logits lie within some hundredths.
     """
     V = 20_480
     flat = 0.01 * torch.randn(4, V, generator=torch.Generator().manual_seed(8))

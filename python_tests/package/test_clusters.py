@@ -22,7 +22,7 @@ pytestmark = [
 
 SIZES = [77, 3 * 1024 + 8, 30 * 1024 + 77]  # 1 to 31 chunks; tails that are and are not whole groups of 8
 WIDE = 5 * 1024 + 77
-TURNS = 4 if tiers.TIER == "all" else 1  # of the rules
+TURNS = 4 if tiers.TIER == "all" else 1  # turns through the rules
 LAWS = "trees_by_rule, laws of nodes"
 KERNELS = {  # clusters in a launch
     **{"search": 3, "measure": 3, "walk_trees": 2, "verify_requests": 2, "trees_by_rule": 2},
@@ -237,6 +237,7 @@ def counts():
 
 @pytest.mark.thorough
 def test_a_cluster_reads_each_row_once():
-    """In any order of blocks, entries that are needed again are kept on chip. Counted in the checked build."""
+    """In any order of blocks, entries that are needed again are kept on chip, so that each row is read once. The
+    checked build counts the reads."""
     row = 2 * (20 * 1024 + 72)
     assert backends.there("cuda-on-cpu-checked", counts) == [([row, row], 0)] * 6

@@ -106,7 +106,8 @@ def test_every_intrinsic(module):
 
 
 def test_schedules_differ(module):
-    """A kernel without barriers runs in a different order under each schedule, the one that its name says."""
+    """A kernel without barriers runs in a different order under each schedule: the order that the schedule's name
+    describes."""
     taken = {}
     for schedule, blocks in product(SCHEDULES, BLOCK_ORDERS):
         with order(module, schedule, blocks):
@@ -196,7 +197,7 @@ SHOWN_FAST = (
 
 @pytest.mark.parametrize("defect", SHOWN_FAST)
 def test_defects_that_the_fast_flavour_shows(defect):
-    """Each shows as an error, or as a wrong result under some order of threads or blocks."""
+    """Each of these defects shows as an error, or as a wrong result under some order of threads or blocks."""
     module = load("fast", ops=())
     kernel, shown = CAUGHT[defect][0], False
     for schedule, blocks in product(SCHEDULES, BLOCK_ORDERS):

@@ -199,8 +199,8 @@ def test_what_is_kept_needs_room():
 
 
 def test_counted_turns_stand_for_what_was_assumed():
-    """Three passes take the part before the loop, two turns, and the rest. The counts include the fence of a cluster's
-    barrier, so of the barrier only the clocks beyond its fence are added."""
+    """A walk of three passes takes the part before the loop, two turns, and the rest. The counts already include the
+    fence of a cluster's barrier, so only the barrier's other clocks are added."""
     tails = {f"search {part}": Tail(1, (n, n, n)) for part, n in (("begin", 1e4), ("turn", 2e4), ("rest", 3e4))}
     counted, assumed = (Setting("H200", replace(Costs(), tails=found)) for found in (tails, {}))
     search = walks.Walk([("search", walks.L2)] * 3, 1e5, "search")

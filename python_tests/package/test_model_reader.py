@@ -90,7 +90,7 @@ def test_indirect_branches_and_calls():
     text = "BRX R2\na:\nFADD R0, R0, R0\nEXIT\nb:\nCALL.REL.NOINC c\nEXIT\nc:\nRET.REL.NODEC R2"
     g = Graph(code(text), {0: [16, 48]})
     assert g.next[0] == [g.block_of[1], g.block_of[3]] and g.block_of[5] in g.roots and len(g.order) == len(g.spans)
-    assert len(Graph(code(text)).order) < len(g.order)  # without the notes, code that it leads to is not reached
+    assert len(Graph(code(text)).order) < len(g.order)  # without the notes, the branch's targets are not reached
 
 
 def test_the_states_of_a_trip():

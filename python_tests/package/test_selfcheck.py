@@ -110,7 +110,7 @@ def test_each_rule_is_compared(name):
     other = others.get(name, "exact")
 
     class Confused:
-        reference = answers  # the same for each rule
+        reference = answers  # cached: its answers are the same for each rule
 
         @staticmethod
         def verify_chain(rule, **args):

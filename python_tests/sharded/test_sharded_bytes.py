@@ -15,7 +15,7 @@ WHOLE = ROWS * sharded.V * 2
 
 
 TOP_P = (0.5, 0.9, 0.99)
-FLAT_TO_PEAKED = {  # distributions, with scales, whose cutoff lies among few entries, many, or 16-bit ties
+FLAT_TO_PEAKED = {  # kind of logits -> scales; the cutoff lies among few entries, many, or ties in 16 bits
     "normal": (0.01, 0.1, 0.3, 0.6, 1, 2, 3, 5),
     "gumbel": (0.5, 1, 2),
     "zipf": (0.8, 1, 2),
