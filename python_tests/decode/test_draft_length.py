@@ -190,7 +190,7 @@ def test_kinds_of_rows():
 
 
 class FixedPrice(Goodput):
-    """A fixed goodput for tests: always this price, and every pass is worth its seconds."""
+    """A goodput for tests: the price of a token is fixed, and time costs nothing."""
 
     def __init__(self, price):
         super().__init__()
@@ -262,7 +262,7 @@ def test_joint_law_of_three_tokens(kind):
 
 @pytest.mark.slow
 def test_joint_law_finds_drafts_chosen_by_their_tokens():
-    """Control of the test above: a draft that ends before an unlikely token, once that is drawn, is found."""
+    """Control of the test above: drafts that end before a drawn token because it is unlikely are found."""
     assert not three_tokens(lambda m: ByTheToken(m, 3), 10_000)[0].passed
 
 

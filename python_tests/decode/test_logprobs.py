@@ -84,7 +84,7 @@ def check(hf, request, result):
 @pytest.mark.parametrize("kind", UNDER_VIEWS)
 def test_logprobs_are_those_of_the_texts(models, kind, temperature):
     """Kills: the row of another position, branch or request; the views of another position; the wrong mode; an error in
-    the way back through the step's one transfer."""
+    the step's one transfer to the host."""
     if kind == "greedy" and temperature:
         pytest.skip("takes temperature 0 only")
     hf, target, draft = models

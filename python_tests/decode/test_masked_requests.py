@@ -152,7 +152,7 @@ def test_a_draft_model_that_has_none_of_the_allowed_ids(models, rule, alpha):
 
 
 def test_a_text_is_asked_about_once_in_a_step(models):
-    """Drafting and verification share the masks, so that each text is asked about once."""
+    """Drafting and verification share the masks, so that the function is called once for each text."""
     _, target, draft = models
     seen = []
     todo = [Request([1, 2], 12, allowed=lambda text: seen.append(tuple(text)), temperature=1.0)]

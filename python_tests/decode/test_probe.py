@@ -30,7 +30,7 @@ class Faulty(LlamaForCausalLM):
     """A Llama whose forward changes something of what the loop passes to it."""
 
     def fault(self, given):
-        """given: the arguments of a pass with a cache."""
+        """Change `given`, the arguments of a pass with a cache. Subclasses override this."""
 
     def forward(self, input_ids=None, **given):
         if given.get("attention_mask") is not None and given["attention_mask"].dim() == 4:

@@ -166,7 +166,8 @@ def test_joint_law_of_three_tokens(kind):
 
 
 def test_drafters_that_have_no_states_to_hand_over(hf, draft):
-    """A model in the middle, a cascade, beams, and another kind of target: the draft works without states."""
+    """In a hierarchical drafter, a cascade and beam search, and with a target that gives no states, the draft works
+    without states."""
     target, served = LeanLlama.from_hf(hf), LeanLlama.from_layer_draft(draft)
     todo = tiny.requests(n=3)
     for drafter in (HierarchicalDrafter(served, PromptLookupDrafter(3), 4), ModelDrafter(served, 3)):

@@ -54,8 +54,8 @@ def test_greedy_text_is_that_of_no_drafts():
 
 
 def test_min_p_and_bias_under_speculation():
-    """vLLM refuses these with speculation. Drafts of the target itself are accepted under min-p, and a bias gives the
-    text of plain decoding."""
+    """vLLM refuses min-p and a bias with speculation; the plugin serves them. Drafts of the target itself are accepted
+    under min-p, and a bias gives the text of plain decoding."""
     biased = call(seeds=None, temperature=0.0, logit_bias={"198": -100.0, "28": 3.0})
     calls = [biased, call(seeds=None, temperature=0.0)]
     sampled = [call(temperature=1.0, min_p=0.1, logprobs=2)]
@@ -75,7 +75,7 @@ def test_prompt_lookup_and_processors_at_temperature_one():
 
 
 def test_requests_of_one_batch_that_ask_for_different_things():
-    """Greedy and three ways to sample, one of them with logprobs: each gets the same as alone."""
+    """One greedy request and three that sample differently, one of them with logprobs: each gets the same as alone."""
     each = [
         {"temperature": 0.0},
         {"temperature": 0.7, "top_k": 40},

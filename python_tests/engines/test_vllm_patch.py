@@ -161,7 +161,7 @@ def test_the_second_runner_and_its_drafter_are_checked_apart(engine, caplog, cha
 
 
 def test_without_triton_no_second_runner(engine, caplog):
-    """vLLM's V2 model runner does not exist then, and its modules are not imported."""
+    """Without Triton vLLM has no V2 model runner, so its modules are not imported."""
     modules = engine(triton=False)
     del modules[known.SAMPLER_V2]
     plugin.register()

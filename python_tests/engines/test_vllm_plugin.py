@@ -100,7 +100,7 @@ def test_a_step_without_drafts_that_is_left_to_vllm(why):
 
 
 def test_requests_without_drafts_and_placeholders():
-    """g_b = 0 emits one token, and an id of -1 ends a draft."""
+    """A request without drafts emits one token, and an id of -1 ends a draft."""
     target = torch.full((7, V), -20.0)
     target[torch.arange(7), torch.tensor([1, 2, 3, 4, 0, 1, 2])] = 20.0
     metadata = vllm_stub.metadata([2, 0, 2], torch.tensor([1, 2, 0, -1]))
@@ -191,7 +191,8 @@ def test_vllms_own_way_is_told_the_drafts_law(method):
 
 
 def test_rejection_sample_of_rows_that_vllm_prepared():
-    """Draft probabilities, a temperature that is already applied, and a bonus token that vLLM drew."""
+    """vLLM passes draft probabilities, rows to which the temperature is already applied, and a bonus token that it
+    drew."""
     z, q = torch.tensor([[2.0, 0.0, 1.0], [0.0, 3.0, 0.0]]), torch.tensor([[0.0, 1.0, 0.0], [0.2, 0.6, 0.2]])
     B = 20_000
     sampling = vllm_stub.sampling(B, temperature=0.3)  # applied to z by vLLM, and not again

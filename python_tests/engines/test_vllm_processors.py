@@ -26,7 +26,7 @@ def law(z, temperature, top_k, top_p, min_p):
 
 
 def of_a_step(method="standard"):
-    """Return the joint distribution of steps with min-p."""
+    """Return the chi-square of steps with min-p against their joint distribution."""
     return vllm_step.chi_square_of_a_step(method, parameters=MIN_P, law=law)
 
 

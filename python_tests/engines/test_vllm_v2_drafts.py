@@ -97,7 +97,8 @@ def filtered(z):
 
 
 def outcome(made, B, mutant=None):
-    """Return whether tokens of B steps follow the distribution of drafting and verifying with the filters."""
+    """Return the chi-square of the tokens of B steps against the distribution of drafting and verifying with the
+    filters."""
     drafter, sampler, slots = made([FILTERS] * B)
     drafts = proposed(drafter, sampler, slots, torch.full((B,), 1))
     requests = [FILTERS | {"drafts": x} for x in drafts.tolist()]

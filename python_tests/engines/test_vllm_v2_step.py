@@ -62,7 +62,7 @@ def softmax(z):
 
 
 def step(request, B, seed=1):
-    """Return the sampler, slots and arguments of a step of B such requests, with drafts drawn from rows by slot."""
+    """Return the requests, slots and arguments of a step of B such requests, with drafts drawn from rows by slot."""
     generator = torch.Generator().manual_seed(seed)
     slots = torch.randperm(B + 9, generator=generator)[:B]
     tokens, store = torch.full((B, 1), 2), torch.full((B + 9, DRAFTS, FEW), torch.nan)

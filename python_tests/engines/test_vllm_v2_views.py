@@ -210,8 +210,8 @@ def test_what_falls_back_by_request():
 
 
 def test_what_falls_back_if_the_runner_is_not_patched():
-    """Then the plugin does not know which requests have a grammar, so steps with a thinking budget fall back to
-    vLLM."""
+    """If the runner is not patched, the plugin does not know which requests have a grammar. Steps with a thinking
+    budget then fall back to vLLM."""
     sampler, slots, args = mixed()
     of, reason = world.rejection_sampler(sampler, K), "a thinking budget, with a runner that names no grammars"
     before = fallback.steps[reason]

@@ -118,7 +118,8 @@ def test_other_bits_by_another_way_are_seen(monkeypatch, capsys):
 
 
 def test_an_answer_within_rounding_is_none(monkeypatch, capsys):
-    """Differences within rounding, according to the reference's margin, are not errors. Here every margin is small."""
+    """Differences within rounding, according to the reference's margin, are not errors. Here every margin is within
+    it."""
     some(monkeypatch, lambda call: (call.op, call.name) == ("verify_chain", "stats"))
     changed(monkeypatch, "verify_chain", one("tokens", at_first(1)))
     honest = smoke.sk.reference.banded.verify_chain

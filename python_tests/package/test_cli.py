@@ -286,7 +286,7 @@ def test_generate_a_grammar_needs_llguidance(generate, spelled, tmp_path, monkey
 
 
 def test_generate_without_bad_words(generate, pair):
-    """A text of one token and one of several: neither is in the output, and drafts change nothing."""
+    """Bad words of one token and of several: none is in the output, and drafts change nothing."""
     prompt = "def f(x): def f"
     free = generate(pair, "--plain").stdout.split(prompt)[1].strip("\n")
     bad = [free[3], free[0:2], free[8:11]]

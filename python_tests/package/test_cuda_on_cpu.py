@@ -226,7 +226,7 @@ def test_counts(checked):
 
 @pytest.mark.parametrize("defect, before", [("none", 0), ("unaligned_plain", 4)])
 def test_counts_of_vector_loads(checked, defect, before):
-    """Loads of 16 bytes, by __ldg or plain. Rows that share memory share their counts."""
+    """Loads of 16 bytes are counted, by __ldg or plain. Rows that share memory share their counts."""
     x = normals(4096)
     x = x[(-x.ctypes.data % 16) // 4 :][4:4004]
     out, scratch = np.zeros(1, np.float32), np.zeros(3, np.float32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The path of a call on a GPU, and that results are the same on every path. Runs on the simulated device."""
+"""The path that a call takes on a GPU. Results are the same on every path. These tests run on the simulated device."""
 
 import contextlib
 import os
