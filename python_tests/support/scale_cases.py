@@ -39,9 +39,9 @@ def cells(shift=0):
 def share_of(backend, backends):
     """Return the cells that a backend takes.
 
-    With SPECDEC_THOROUGH=1 these are all, and on simulated devices one dtype of each in turn. Otherwise the instruction
-    sets share them, one dtype of each cell, so that any two of temperature, gap, dtype and instruction set occur
-    together, and simulated devices take some of them.
+    With SPECDEC_THOROUGH=1 these are all cells. A simulated device then takes each temperature and gap with one dtype,
+    which depends on SPECDEC_SEED. Otherwise each temperature and gap has one dtype and runs on one instruction set, so
+    that any two of temperature, gap, dtype and instruction set occur together. Simulated devices take every seventh.
     """
     if THOROUGH and backends.BACKENDS[backend].slower > 1:
         return [HARDEST, *cells(SEED + len(backend))]
@@ -49,7 +49,7 @@ def share_of(backend, backends):
         return [cell for shift in range(3) for cell in cells(shift)]
     if backend.startswith("cpu-"):
         at = backends.ISAS.index(backend.removeprefix("cpu-"))
-        return [cell for i, cell in enumerate(cells(at)) if (i + i // 4) % len(backends.ISAS) == at] + [HARDEST]
+        return [cell for i, cell in enumerate(cells()) if (i + i // 4) % len(backends.ISAS) == at] + [HARDEST]
     return [HARDEST, *cells()[len(backend) % 3 :: 7]]
 
 

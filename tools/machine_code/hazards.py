@@ -32,7 +32,7 @@ def early_reads(code: Iterable[Instruction]) -> list[Instruction]:
                 found.append(x)
             if not x.guard:
                 since = {register: cycles for register, cycles in since.items() if register not in writes}
-            if x.word == "CS2R":  # .32 is faster
+            if x.word == "CS2R":  # not CS2R.32, whose result is ready earlier
                 since |= dict.fromkeys(writes, 0)
         since = {register: cycles + x.stall for register, cycles in since.items() if cycles + x.stall < CYCLES}
     return found
