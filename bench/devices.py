@@ -73,7 +73,7 @@ class Watch:
         return known is not None and not known.expired()
 
     def remember(self, x: torch.Tensor) -> torch.Tensor:
-        if len(self._cuda) > 10_000:  # a weak reference keeps an address from being reused
+        if len(self._cuda) > 10_000:  # an address is not reused while a weak reference to it is kept
             self._cuda = {key: ref for key, ref in self._cuda.items() if not ref.expired()}
         self._cuda[_storage(x)] = StorageWeakRef(x.untyped_storage())
         return x
@@ -155,7 +155,7 @@ class _Calls(TorchFunctionMode):
 
 
 class _Below(TorchDispatchMode):
-    """A mode that records operators inside calls that would wait."""
+    """A mode below Python's calls, at the dispatcher, that records operators which would wait for a GPU."""
 
     def __init__(self, seen: Watch):
         super().__init__()

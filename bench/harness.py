@@ -35,8 +35,8 @@ class Work:
     second_read: int = 0  # bytes of all further reads of the same data by our kernels
     peers: dict[str, Callable[[SimpleNamespace], object]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)  # peer -> why it does not run
-    calls: int = 1  # calls per timing, of work of a few microseconds; on a GPU the least, and graphs ignore it
-    outcome: Callable[[object], float] | None = None  # computes one number from an output: equal up to chance
+    calls: int = 1  # calls per timing, more for work of a few microseconds; on a GPU the minimum; ignored for graphs
+    outcome: Callable[[object], float] | None = None  # a number from an output; variants' numbers agree up to chance
 
     def peer(self, name: str, make: Callable[[], Callable[[SimpleNamespace], object]]) -> None:
         try:
@@ -109,7 +109,7 @@ class Result:
 
 
 def copies(work: Work, device: str) -> list[SimpleNamespace]:
-    """Return the inputs and, on a GPU, copies that fill its L2 cache thrice: at most 512, and a quarter of memory."""
+    """Return the inputs and, on a GPU, copies: three times its L2 cache, at most 512 and a quarter of its memory."""
     if device != "cuda" or not work.bytes:
         return [work.inputs]
     properties = torch.cuda.get_device_properties(0)

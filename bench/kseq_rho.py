@@ -2,10 +2,10 @@
 """Benchmark of kseq_rho against bisection (20 steps, eager float32, with and without softmax), and against row_stats.
 
 Bytes: both rows once. Three to five passes of the search then read both again: on a CPU from a float32 copy of the
-pair, on a GPU from weights that a cluster of blocks keeps on chip, or from rows that may be in the L2 cache. The second
-read counts three passes over the rows. In vector instructions per pair of entries, row_stats of both rows takes about
-24, the copy as many, and a pass with its four candidates 14. So a search of four passes costs about 3.3 times
-row_stats of both, or less where exponentials are more expensive (AVX2).
+pair, on a GPU from weights that a cluster of blocks keeps on chip, or from rows that may be in the L2 cache.
+`second_read` counts three passes over the rows. In vector instructions per pair of entries, row_stats of both rows
+takes about 24, the copy as many, and a pass with its four candidates 14. So a search of four passes costs about 3.3
+times row_stats of both, or less where exponentials are more expensive (AVX2).
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def active() -> bool:
 
 
 def smaller(build: Callable) -> Callable:
-    """Return a case's partial function, in a rehearsal with no argument above LARGEST."""
+    """Return a case's partial function. In a rehearsal its integer arguments are at most LARGEST."""
     if not active() or not isinstance(build, functools.partial):
         return build
     return functools.partial(build.func, *map(_at_most, build.args), **build.keywords)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Benchmark of row_gap with given stats, against row_stats on the same rows and eager float32.
 
-Bytes: both rows once. The second read counts two more on a GPU; it is one where a cluster keeps the weights.
+Bytes: both rows once. `second_read` counts two more passes on a GPU. Where a cluster keeps the weights on chip there is
+only one more.
 """
 
 from __future__ import annotations

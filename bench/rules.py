@@ -7,8 +7,8 @@ so no comparison is decided early.
 A label shows how often a row of p and of q is read; the exact rule reads p once. A CPU sums entropies in the pass that
 computes a distribution, and both rows' entropies and TV in one pass; a GPU takes a pass for each. Labels:
 
-- `deferred`: the drafted ids are not kept by the rule, so eta is summed.
-- `entropy`: drafts between the bounds of typical acceptance, so the entropy decides. `bounds`: the bounds accept.
+- `deferred`: the rule does not keep the drafted ids, so eta (the draft's mass that the rule defers) is summed.
+- `entropy`: drafts are between the bounds of typical acceptance, so the entropy decides. `bounds`: the bounds accept.
 - `third`: drafts are the row's third largest id. `largest`: its largest.
 - `T=.7`: both models at that temperature, so confidences are read from other distributions than those sampled from.
 - `scan`: block verification that rejects everywhere (u just below 1) and draws at position 0.

@@ -30,7 +30,8 @@ WAYS = {"streaming": (PATH, "streaming"), "clusters": (PATH, "cluster"), "no ove
 # Results y may differ by CLOSE + RELATIVE * |y|. A float32 logprob has the error of a rounding or two of its row's
 # maximum, of its logit and of ln V: below 1e-5 where these are at most 40. RELATIVE is for larger ones.
 CLOSE, RELATIVE = 1e-5, 2.0**-22
-# If at most so many requests of a call differ, the reference says which are wrong (up to a second each); else all are.
+# If at most this many requests of a call differ, the reference finds which of them are wrong (up to a second each). If
+# more differ, all of them count as wrong.
 CHECKED = 16
 
 

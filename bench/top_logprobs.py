@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmark of top_logprobs with given stats, against engines' way: float32 log_softmax, topk, gather, comparison.
+"""Benchmark of top_logprobs with given stats, against float32 log_softmax, topk, gather and comparison, as in engines.
 
 Bytes: each row once. A GPU reads the chunks that contain the best ids again, usually at most k. For k = V it reads the
 row a few times for every 4096 ids.

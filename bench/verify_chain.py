@@ -213,7 +213,7 @@ def _step(step: Step, device: str) -> Work:
 
 
 def _race(step: Step, device: str) -> Work:
-    """Time a race on drafts that won the same race on their own rows, beside the exact method on drawn drafts."""
+    """Time a race whose drafts won the same race on the draft's rows, beside the exact method on drawn drafts."""
     x = inputs(step, device)
     position = x.offset[:, None] + torch.arange(G, device=device)
     won = sk.sample(
@@ -225,7 +225,7 @@ def _race(step: Step, device: str) -> Work:
         return sk.verify_chain(x.target, x.won, method="race", seed=x.seed, offset=x.offset)
 
     visited, row = int((race(x).num_accepted + 1).sum()), step.V * x.target.element_size()
-    work = Work(x, race, visited * row, visited * row, outcome=tokens_per_request)  # for stats, then for the race
+    work = Work(x, race, visited * row, visited * row, outcome=tokens_per_request)  # for stats, then to race
     work.peers["exact"] = ours
     if device == "cuda":
         work.peer("ours in triton", lambda: triton.same("verify_chain", race, device))

@@ -3,8 +3,9 @@
 
 Bytes: the target row of every visited node once. For methods that read q, also the draft row of every node at which
 drafts were tested and none was accepted; kseq reads it at every visited node that has drafts. The drafter's stats are
-given, the target's are not. `second_read`: the target row again where drafts were rejected. Further passes are not
-counted: kseq's search and the residuals after several rejections read both rows again.
+given, the target's are not. `second_read`: the target row again where the walk stopped before a leaf; every visited
+target row again for race, none for greedy. Further passes are not counted: kseq's search and the residuals after
+several rejections read both rows again.
 
 `by RULE`: the same tree with a rule, against the exact rule. All uniforms are 0, so the first child of every node is
 accepted.
@@ -34,7 +35,7 @@ def cases(device: str) -> Cases:
             yield Case(
                 f"B={B} V=151936 bf16 K={K} L={L} {method}", functools.partial(_step, B, 151936, "bf16", method, device)
             )
-    by_triton = device == "cuda" and sk.backends.chosen() == "triton"  # which serves no rule on a tree
+    by_triton = device == "cuda" and sk.backends.chosen() == "triton"  # Triton has no rules on trees
     for rule, alpha in () if by_triton else RULES:
         for method in ("kseq", "recursive_without_replacement", "traversal"):
             yield Case(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the cross compiler for a build for another machine: SPECDEC_CROSS=aarch64."""
+"""The cross compiler for a build for another machine, which SPECDEC_CROSS names: SPECDEC_CROSS=aarch64."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print the requirements of extras of the installed package, one per line, to install them without building it again.
+"""Print the requirements of extras of the installed package, one per line. They can be installed without a build.
 
 python build_tools/extras.py dev docs
 """

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Inside the manylinux_2_28 image: nvcc CUDA (13.0) and what it links statically; nothing of it ends up in the wheel but code.
+# Installs nvcc of version $CUDA (such as 13.0) and the CUDA runtime, inside the manylinux_2_28 image. nvcc links the runtime
+# statically, so the wheel gets no CUDA library.
 set -euo pipefail
 version=${CUDA//./-}
 dnf config-manager --add-repo https://developer.download.nvidia.com/compute/cuda/repos/rhel8/x86_64/cuda-rhel8.repo

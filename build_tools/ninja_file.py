@@ -16,8 +16,8 @@ from build_tools.cross import Cross
 ROOT = Path(__file__).parent.parent
 CSRC = ROOT / "csrc"
 
-# Rounds after each operation. x86-64's base set has no fused multiply-add. aarch64's has one, for which the compiler
-# would round a * b + c only once.
+# Every operation rounds its result. Without the flag the compiler would use the fused multiply-add of aarch64's base
+# set, which rounds a * b + c only once. x86-64's base set has none.
 ROUNDED = "-ffp-contract=off"
 BASE = {"base": ROUNDED}
 X86_ISAS = BASE | {
@@ -37,7 +37,8 @@ SANITIZED = f"-fsanitize={SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-po
 OPTIMISE = f"-O1 -g {SANITIZED}" if SANITIZE else "-O3"
 HIDDEN = f"-fPIC -fvisibility=hidden {NAMELESS}"
 LIBRARIES = f"{' '.join(f'-L{path}' for path in library_paths())} -ltorch_cpu -lc10"
-# torch's libraries for another machine are not installed here. Linking needs only their names, so empty ones do.
+# torch's libraries for another machine are not installed here. Linking needs only their names, so empty libraries
+# suffice.
 STUBS = ("libtorch_cpu.so", "libc10.so")
 STUB_LIBRARIES = "-Wl,--no-as-needed -L. -ltorch_cpu -lc10"
 
@@ -103,7 +104,8 @@ def cuda(output: Path, compiler: nvcc.Nvcc, archs: list[str]) -> list[str]:
     known = f"-DSPECDEC_CUDA_ARCHS='\"{mark}{';'.join(archs)}\" + {len(mark)}'"
     without_ids = "" if nvcc.ids() else "-DSPECDEC_LEAVES_OUT_IDS"
     host = ",".join(f"{WARNINGS} {HIDDEN}".split())
-    # Makes the library a fifth smaller. Every driver that runs nvcc 13's code can unpack it; older drivers may not.
+    # The mode "size" makes the library a fifth smaller. Every driver that runs nvcc 13's code can unpack it; older
+    # drivers may not.
     pack = "-Xfatbin -compress-all" + (" --compress-mode=size" if int(compiler.version.split(".")[0]) >= 13 else "")
     lines = [
         "rule nvcc",
@@ -124,7 +126,7 @@ def cuda(output: Path, compiler: nvcc.Nvcc, archs: list[str]) -> list[str]:
     linked = []
     kernels = {*CSRC.glob("ops/*/*_cuda.cu")} - {*([] if nvcc.ids() else CSRC.glob("ops/*/*_by_id_cuda.cu"))}
     sources = objects([*kernels, *CSRC.glob("cuda/*.cpp")])
-    for name, source in reversed([*sources]):  # verify_*, the longest, first
+    for name, source in reversed([*sources]):  # verify_*, which take longest, first
         linked.append(name)
         lines.append(f"build {name}: nvcc {source}")
     return [*lines, f"build {output}: link_cuda {' '.join(linked)} | libtorch_cuda.so"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds nvcc and says which GPU architectures to compile for."""
+"""The choice of nvcc and of the GPU architectures to compile for."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ def stop(message):
 
 
 def wanted() -> Nvcc | None:
-    """The compiler to build the CUDA ops with. SPECDEC_CUDA=0 leaves them out, SPECDEC_CUDA=1 insists on them, and keep
-    leaves those alone that an older build made."""
+    """Return the compiler for the CUDA ops; None if they are not built.
+
+    SPECDEC_CUDA=0 leaves the CUDA ops out, and SPECDEC_CUDA=1 requires them. SPECDEC_CUDA=keep builds none, and keeps
+    those of an older build.
+    """
     choice = os.environ.get("SPECDEC_CUDA", "")
     if choice not in ("", "0", "1", "keep"):
         stop(f"SPECDEC_CUDA must be 0, 1 or keep, got {choice}")
@@ -38,7 +41,7 @@ def wanted() -> Nvcc | None:
 
 
 def ids() -> bool:
-    """Whether to build the kernels for drafts with ids (csrc/cuda/by_id.h). SPECDEC_CUDA_IDS=0 leaves them out."""
+    """Return whether to build the kernels for drafts with ids (csrc/cuda/by_id.h): not if SPECDEC_CUDA_IDS=0."""
     choice = os.environ.get("SPECDEC_CUDA_IDS", "")
     if choice not in ("", "0", "1"):
         stop(f"SPECDEC_CUDA_IDS must be 0 or 1, got {choice}")
@@ -64,7 +67,8 @@ def _inspect(path: str) -> Nvcc:
 
 
 def archs(nvcc: Nvcc) -> list[str]:
-    """TORCH_CUDA_ARCH_LIST, checked; by default all that this nvcc has of DEFAULT_ARCHS, the newest also as PTX."""
+    """Return the architectures in TORCH_CUDA_ARCH_LIST, checked. The default is those of DEFAULT_ARCHS that this nvcc
+    supports, the newest also as PTX."""
     asked = re.split(r"[;,\s]+", os.environ.get("TORCH_CUDA_ARCH_LIST", "").strip(" ;,"))
     if asked == [""]:
         kept = [arch for arch in DEFAULT_ARCHS.removesuffix("+PTX").split(";") if arch in nvcc.known]
@@ -79,8 +83,12 @@ def archs(nvcc: Nvcc) -> list[str]:
 
 
 def code_flags(archs: list[str]) -> str:
-    """["8.0", "8.6", "12.0+PTX"] -> machine code for all, and PTX of the third for GPUs to come. No source asks for
-    more than the first of a generation has: one PTX of it serves the others of that generation, and ptxas differs."""
+    """Return nvcc's flags for architectures.
+
+    ["8.0", "8.6", "12.0+PTX"] gives machine code for all three, and PTX of the third for later GPUs. No source uses a
+    feature that the oldest architecture of its generation lacks. So nvcc compiles once to that one's PTX (compute_80),
+    and ptxas makes machine code for each architecture of the generation from it (sm_80, sm_86).
+    """
     flags, oldest = [], {}
     for arch in sorted(archs, key=lambda arch: float(_ARCH.fullmatch(arch)[1])):
         number, letter, ptx = _ARCH.fullmatch(arch).groups()

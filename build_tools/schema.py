@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generate the header of op schemas that csrc/schema.cpp registers, from specdec_kernels/arguments.py. That file is
-loaded by its path, because importing the package needs the library that is being built."""
+"""Generation of the header of op schemas that csrc/schema.cpp registers, from specdec_kernels/arguments.py.
+
+arguments.py is loaded by its path, because importing the package needs the library that is being built.
+"""
 
 from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
@@ -12,7 +14,7 @@ arguments = module_from_spec(_SPEC)
 _SPEC.loader.exec_module(arguments)
 
 MOST = (
-    64  # arguments of an op with its outputs, since torch has one bit for each; with more, loading the library aborts
+    64  # arguments and outputs of an op together: torch has one bit for each, and aborts at loading if there are more
 )
 
 
@@ -45,7 +47,7 @@ def header() -> str:
 
 
 def write(folder: Path) -> None:
-    """Write the header if its text has changed. Otherwise the files that include it need not be compiled again."""
+    """Write the header only if its text has changed, so that files which include it are not compiled in vain."""
     path, text = folder / "schemas.h", header()
     if not path.exists() or path.read_text() != text:
         path.write_text(text)

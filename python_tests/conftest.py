@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # one process per core: second threads would only spin
+if "PYTEST_XDIST_WORKER" in os.environ:  # one process per core: more threads would only spin
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
@@ -20,7 +20,7 @@ def _params(names):
     return [name for name in names if not backends.why_not(name)]
 
 
-@pytest.hookimpl(tryfirst=True)  # so that -m knows the mark
+@pytest.hookimpl(tryfirst=True)  # before -m selects by these marks
 def pytest_collection_modifyitems(config, items):
     for item in items:
         if backend := tiers.backend_of(item):
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _ready(request):
-    """Yield the backend's name, and set it as the current one in the tally meanwhile."""
+    """Yield the backend's name. While the test runs, it is the current backend of the tally."""
     request.node.user_properties.append(("backend", request.param))
     tally.running = request.param
     yield request.param
@@ -55,7 +55,7 @@ def backend(request):
 
 @pytest.fixture(params=_params(name for name in backends.NAMES if name != "reference"))
 def op_backend(request):
-    """Every backend that is an op: with the wrapper's errors, float32 results, and an entry in the dispatcher."""
+    """Every backend except the reference: with the wrapper's errors, float32 results and an entry in the dispatcher."""
     yield from _ready(request)
 
 
@@ -78,13 +78,13 @@ def sweep_backend(request):
     params=_params(n for name in backends.NAMES if name != "reference" for n in backends.instruction_sets(name))
 )
 def isa_backend(request):
-    """Every backend that is an op, with the CPU once per instruction set."""
+    """Every backend except the reference, with the CPU once per instruction set."""
     yield from _ready(request)
 
 
 @pytest.fixture
 def verify(op_backend):
-    """verify_chain on every backend that is an op."""
+    """verify_chain on every backend except the reference."""
     return backends.call("verify_chain", op_backend)
 
 
@@ -93,7 +93,7 @@ def sweep(sweep_backend):
     return backends.call("verify_chain", sweep_backend)
 
 
-# ---- what holds over the whole session: with xdist, workers hand what they saw to the process that reports ----
+# ---- counts of the whole session: with xdist, workers send theirs to the process that reports ----
 
 
 def pytest_runtest_logreport(report):
@@ -144,7 +144,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def pytest_unconfigure(config):
-    """Print last why a session without a failed test failed."""
+    """Print, as the last lines, why a session failed in which no test failed."""
     if hasattr(config, "workeroutput"):
         return
     for name in tally.over_the_cap():

@@ -41,7 +41,7 @@ def step(
     top_p: float = 1.0,
     min_p: float = 0.0,
 ) -> torch.Tensor:
-    """Do batched speculative sampling -> tokens. draft None: one-hot drafts.
+    """Return the tokens of a batched verification step. draft is None for one-hot drafts.
 
     (p - q)+ is computed only at the stop row, and log_softmax of the draft only if its stats are not given.
     """

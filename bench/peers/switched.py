@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our CUDA kernels on another path, as a peer in the same process. Rounds alternate, so they measure the path's gain.
+"""Our CUDA kernels on another path, as a peer in the same process, to measure what the default path gains.
 
 All paths give the same bits.
 `SPECDEC_CUDA_PATH=streaming` uses one block per request or pair, and for small batches the launches that large batches

@@ -55,8 +55,8 @@ class Row {
   Row() = default;
   SPECDEC_HD Row(const void* data, int64_t V, DType dtype) : data_(data), V(V), dtype(dtype) {}
   SPECDEC_HD explicit operator bool() const { return data_ != nullptr; }
-  // This row with the view of request b at a position of its window. The views must outlive the result. In CUDA, an
-  // earlier launch has made the view; `view_number` is its index.
+  // This row as request b sees it at a position, which says how many drafted tokens (window.h) come before the row. The
+  // views must outlive the result. In CUDA, an earlier launch has made the view; `view_number` is its index.
   SPECDEC_HD Row seen(const Views& views, [[maybe_unused]] int64_t b, [[maybe_unused]] int64_t position,
                       [[maybe_unused]] int64_t view_number) const {
     Row row = *this;
@@ -109,13 +109,16 @@ class Row {
   // The view of a row for which is_seen() holds, and is_listed() does not
   SPECDEC_HD const Seen* view() const { return reinterpret_cast<const Seen*>(static_cast<const char*>(data_) - 1); }
   SPECDEC_HD RowId id() const { return {data_, V << 2 | dtype}; }
-  // Entry v. In a row of logits by id, the weights of an id's entries, at this scale and cutoff, add up to one logit.
+  // Entry v. In a row of logits by id, an id may have several entries. The result is then the logit whose weight is the
+  // sum of their weights at this scale and cutoff.
   SPECDEC_HD float entry(int64_t v, float scale = 1, float cutoff = -FLT_MAX) const;
 #else
   View view{};                    // none: the row is as in memory
   const EntryIds* ids = nullptr;  // null: entry v is that of id v
   bool by_id = false;             // with ids: entry(v) and chunks are indexed by id; else by place in memory
-  bool adds = false;  // by_id: entries of one id are added as probabilities; else as the weights of logits at T = 1
+  // If by_id: how entries of one id are joined. True: they are probabilities, which are added. False: they are logits,
+  // whose weights at T = 1 are added.
+  bool adds = false;
   RowId id() const { return {data_, V << 3 | dtype << 1 | by_id, view, ids}; }
   float entry(int64_t v) const;  // also if the row is spread over ranks (cpu/shards.h)
   // The same row, read by id. A row without ids stays as it is.

@@ -104,7 +104,8 @@ SPECDEC_DEVICE RowTotals block_totals(const ChunkTable& table, int64_t V, float 
 
 // The first id of a chunk whose entry is `max`
 SPECDEC_DEVICE int64_t block_argmax(const Row& row, int64_t chunk, float max) {
-  const ThreadRun at = thread_run(chunk);
+  // opaque: else a loop around this call keeps the thread's index in a register, which judge_rows lacks on sm_100
+  const ThreadRun at{chunk * kChunk + int64_t(opaque(threadIdx.x)) * ThreadRun::kEntries};
   float z[ThreadRun::kEntries];
   at.load(row, -HUGE_VALF, z);
   int found = INT32_MAX;

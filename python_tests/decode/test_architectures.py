@@ -17,7 +17,7 @@ NAMES = architectures.names()
 TENTH = int(os.environ.get("SPECDEC_SEED", "0")) % 10
 PROMPTS = [[5, 9, 2, 7, 5, 9, 2], [3, 8, 11, 4, 6, 1, 13, 3, 8, 11, 4], [7, 7, 2]]
 TOKENS = 10
-BUILT, SERVED = 150, 100  # at least
+BUILT, SERVED = 150, 100  # the least numbers of classes that are built and served
 
 
 def drafters(draft, trees):
@@ -31,8 +31,10 @@ def drafters(draft, trees):
 
 
 def check_served(name, model, served, options):
-    """Check that greedy text in float32 is plain generate's under every drafter that the model admits. Batches are
-    uneven where the model decodes any, and prompts are read in one pass and in several."""
+    """Check that greedy text in float32 equals plain generate's under every drafter that the model supports.
+
+    Prompts differ in length, and share a batch if the model supports batches. They are read in one pass and in several.
+    """
     want = [architectures.plain(model, prompt, TOKENS) for prompt in PROMPTS]
     other = architectures.build(name, **options)
     for weight in other.parameters():
@@ -82,7 +84,7 @@ def test_most_are_built_and_served(capsys):
     assert len(found) - counts["unbuilt"] >= BUILT and counts["served"] >= SERVED
 
 
-# Named in reports, so tested in every tier: faults that the probe must find.
+# (class, options, what the probe must refuse). Reports name these models, so they are all tested, not a tenth of them.
 KNOWN = [
     ("gpt_neo", {}, {"batches", "trees"}),
     ("bart", {}, {"batches", "trees"}),
@@ -99,7 +101,7 @@ KNOWN = [
 
 @pytest.mark.parametrize("name, options, refuses", KNOWN, ids=lambda x: x if isinstance(x, str) else "")
 def test_what_is_known_to_fail(name, options, refuses):
-    """None: refused altogether."""
+    """The probe refuses batches or trees as KNOWN lists. None means that the model is refused altogether."""
     kind, said, model, served, options = architectures.outcome(name, **options)
     if refuses is None:
         assert kind == "refused" and "cannot be decoded by this loop: " in said

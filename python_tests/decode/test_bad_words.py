@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`bad_words` of requests in the decode loop: the text is that of plain decoding without them, also where a word begins
-in the output and would end inside a draft, and no output holds one."""
+"""`bad_words` of requests in the decode loop: the text equals plain decoding's with the same bad words, and no output
+holds one. Some words begin in the output and would end inside a draft."""
 
 import math
 from dataclasses import replace
@@ -33,13 +33,15 @@ def models():
 
 
 def words_of(hf, request):
-    """Return words that the request's own text holds: one, two and three ids of it, from different places."""
+    """Return words of one to three ids from different places of the request's own text, and one that begins there and
+    ends in another id."""
     free = plain_views.greedy(hf, request)
     return ((free[5],), tuple(free[0:2]), tuple(free[2:5]), tuple(free[7:9]), (free[8], free[9], 31))
 
 
 def mixed(hf):
-    """Return eight requests: two of three have bad words from their own texts, some with other views besides."""
+    """Return eight requests. Two of three have bad words from their own texts; some of these also have a penalty, a
+    bias and min_tokens."""
     more = [{}, {}, dict(presence_penalty=0.6, logit_bias={5: 2.0}, min_tokens=7, eos=(0, 3, 9))]
     todo = [replace(r, max_new_tokens=14, **more[i % 3]) for i, r in enumerate(tiny.requests())]
     return [replace(r, bad_words=() if i % 3 == 1 else words_of(hf, r)) for i, r in enumerate(todo)]
@@ -51,8 +53,8 @@ def holds(text, word):
 
 @pytest.mark.parametrize("kind", UNDER_VIEWS)
 def test_greedy_is_plain_decoding(models, kind):
-    """Kills: the words of another request or position, a window of another branch, one that holds the prompt, one that
-    lacks the drafts or the output before them."""
+    """Kills: the words of another request or position; a window (the last tokens before a position) of another branch,
+    one that holds the prompt, and one that lacks the drafts or the output before them."""
     hf, target, draft = models
     todo = mixed(hf)
     output = generate(target, todo, EVERY[kind](draft), max_batch=3).check()
@@ -65,7 +67,8 @@ def test_greedy_is_plain_decoding(models, kind):
 
 
 def test_what_is_forbidden_by_hand():
-    """Words [7], [1, 2], [3, 1, 4] after the prompt 9, 3, 1: the prompt does not count, drafts do."""
+    """Words [1, 2] and [3, 1, 4] after the prompt 9, 3, 1: the prompt does not count, drafts do. A word of one id, [7],
+    is a bias and not listed here."""
     request = Request([9, 3, 1], 9, bad_words=((7,), (1, 2), (3, 1, 4)))
     fresh, later = Sequence(0, request), Sequence(1, request)
     later.extend([5, 3])
@@ -114,7 +117,7 @@ def decoded(drafter, n=tiers.draws(8000), verify="token", status=0):
 )
 @pytest.mark.slow
 def test_joint_law(kind):
-    """Words that end at every position of a draft. With 8,000 draws a bias of total variation 0.1 is found 99 times in
+    """Words end at every position of a draft. With 8,000 draws a bias of total variation 0.1 is found 99 times in
     100."""
     drafter, options = CASES[kind]
     tokens, stats, law = decoded(drafter, **options)
@@ -146,7 +149,7 @@ def test_what_is_refused(models):
 
 
 def test_a_word_of_one_id_is_a_bias(models):
-    """And it wins over a bias of the same id."""
+    """A bad word of one id equals a bias of -inf. It overrides another bias of the same id."""
     hf, target, draft = models
     todo = [Request(r.prompt, 12, bad_words=((3,), (5,)), logit_bias={3: 9.0}) for r in tiny.requests()]
     same = [replace(r, bad_words=(), logit_bias={3: -math.inf, 5: -math.inf}) for r in todo]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Beam search: the plain one against a float64 search over every continuation, and the speculative one against the
-plain, bit for bit, on models whose rows depend only on the text."""
+"""Plain beam search against a float64 search over every continuation, and speculative beam search against plain, bit
+for bit. The models' rows depend only on the text."""
 
 import math
 import random
@@ -28,7 +28,7 @@ class Case(NamedTuple):
 
 
 def case(seed, levels=None, eos=None, kind="good", dtype=torch.float32):
-    """Return a random search: V up to 7, up to 4 beams, often more beams than tokens."""
+    """Return a random search: V up to 7, up to 4 beams, often more beams than ids in the vocabulary."""
     rng = random.Random(seed)
     vocab, beams = rng.choice((1, 2, 3, 5, 7)), rng.randrange(1, 5)
     row = random_rows(vocab, seed, levels, dtype=dtype)
@@ -49,7 +49,7 @@ def plain(case):
     return beam_search(case.target, [case.request], case.beams)
 
 
-# ---- the definition, written once more ------------------------------------------------------------------------------
+# ---- the definition, as a plain search -------------------------------------------------------------------------------
 
 
 def log_probs(z):
@@ -58,8 +58,8 @@ def log_probs(z):
 
 
 def log_probs_of_stats(z):
-    """Return log-probabilities with the log-normaliser of row_stats, which another test checks, so that every bit is
-    known."""
+    """Return log-probabilities made with row_stats' log-normaliser, so that scores are equal bit for bit. Another test
+    checks row_stats."""
     scale, _, log_norm, top = sk.row_stats(z.float()[None])[0].double().tolist()
     return (z.double().numpy() - top) * scale - log_norm
 
@@ -67,8 +67,8 @@ def log_probs_of_stats(z):
 def search(case, score=0.0, log_p=log_probs, rank=lambda x: (-x[0], x[1], x[2])):
     """Search every continuation of every live beam, in order.
 
-    Return beams (tokens, score, flag) and the smallest margin: by how much the last beam kept was better than the first
-    one dropped, or than its neighbour.
+    Return the beams (tokens, score, flag), and the least difference between neighbouring scores at any step, down to
+    the first candidate that was dropped.
     """
     beams, gap = [((), score, None)], math.inf
     prompt, request = tuple(case.request.prompt), case.request
@@ -135,7 +135,8 @@ def fine_case(seed, beams=4):
 
 
 def test_rounded_scores_decide():
-    """At -3000 neighbours are 2^-12 apart. Ranking by logits, or without rounding, would give other beams."""
+    """At -3000 neighbouring float32 values are 2^-12 apart. Ranking by logits, or without rounding, would give other
+    beams."""
     others = {"logit": 0, "float64": 0}
     for seed in range(80):
         one = fine_case(seed)
@@ -151,7 +152,7 @@ def test_rounded_scores_decide():
 
 
 def by_logit(rows, score, w):
-    """Rank by logits, as row_topw does not."""
+    """Rank by logits; row_topw ranks by rounded scores."""
     best = sk.top_logprobs(rows, w)
     return sk.RowTopwOutput((score[:, None].double() + best.logprobs.double()).float(), best.ids)
 
@@ -172,7 +173,7 @@ def test_ranking_by_the_logit_is_caught(monkeypatch):
 @pytest.mark.parametrize("kind", ["good", "same", "bad", "random", "no law"])
 @pytest.mark.parametrize("levels", [None, 2])
 def test_speculation_is_plain_beam_search(kind, levels):
-    """Beams, scores, order and flags of 60 searches each, a third of them without an end token."""
+    """Beams, scores, order and flags are equal in 60 searches each, about 40% of them without an end token."""
     calls = plain_calls = eos = 0
     for seed in range(60):
         one = case(seed, levels, kind=kind, dtype=torch.float64 if seed % 4 == 0 else torch.float32)
@@ -190,8 +191,8 @@ def test_speculation_is_plain_beam_search(kind, levels):
 
 
 def test_a_good_draft_saves_target_calls():
-    """With twice as many beams in the draft as in the search, one pass in 2.5 remains, and a step counts as one
-    step."""
+    """With twice as many beams in the draft as in the search, fewer than one target call in 2.5 remains. new_tokens
+    counts steps, not beams."""
     row = random_rows(50, 3, spread=4.0)
     target, draft = TableModel(50, row), TableModel(50, near(row, 0.1, 5))
     requests = [Request([i, i + 1], 24) for i in range(6)]
@@ -204,7 +205,7 @@ def test_a_good_draft_saves_target_calls():
 
 
 def test_any_proposal_is_exact():
-    """Paths that lead nowhere, and a few that lead on: none of them changes a beam."""
+    """Random paths, of which beams follow only a few, change no beam."""
 
     class Anything:
         num_lookahead = 40
@@ -229,7 +230,7 @@ def test_any_proposal_is_exact():
 
 
 def test_the_cache_holds_what_beams_share_once():
-    """Slots of W branches are never copied: each pass reads the beams' last tokens and the nodes, and nothing twice."""
+    """Each pass reads only the beams' last tokens: the tokens that beams share are read once."""
     one = Case(TableModel(9, random_rows(9, 1)), Request([1, 2, 3], 20), 3)
     before = one.target.fed
     out = plain(one)

@@ -38,7 +38,7 @@ def models():
 
 
 def mixed(**parameters):
-    """Return eight requests with a bias, a minimum, both and penalties besides, or nothing."""
+    """Return eight requests in turn with a bias, with nothing, with min_tokens, and with both and a penalty."""
     some = [
         dict(logit_bias={3: 6.0, 7: NO, 0: -1.0}),
         {},
@@ -110,11 +110,11 @@ def test_joint_law_with_the_boundary_inside_a_draft(kind):
 @pytest.mark.parametrize("wrong", ["the first position's", "always late"])
 @pytest.mark.slow
 def test_joint_law_finds_a_bias_of_another_position(monkeypatch, wrong):
-    """Control of the test above: one list for all positions of a draft."""
+    """Control of the test above: one bias list for all positions of a draft is found."""
     honest = Views._bias
     by = (lambda depth: depth * 0) if wrong == "the first position's" else (lambda depth: depth * 0 + 9)
     monkeypatch.setattr(Views, "_bias", lambda self, depth, windows: honest(self, lambda: by(depth()), windows))
-    tokens, _, request, p, _ = decoded(CASES["token"][0], 1000, **BIASED)  # far off
+    tokens, _, request, p, _ = decoded(CASES["token"][0], 1000, **BIASED)  # the error is large, so few draws find it
     assert not testing.check_tokens(tokens, plain_views.texts(p, request)).passed
 
 
@@ -132,7 +132,8 @@ def test_joint_law_under_a_rule(rule, alpha, verify):
 
 @pytest.mark.parametrize("kind", UNDER_VIEWS)
 def test_forbidden_ids_are_never_emitted(models, kind):
-    """At a high temperature, with half of all ids forbidden, beside requests that may emit them."""
+    """Forbidden ids are never emitted: at temperature 2, with half of all ids forbidden, beside requests that may emit
+    them."""
     _, target, draft = models
     half = dict.fromkeys(range(1, 32, 2), NO)
     todo = [
@@ -165,8 +166,8 @@ LOOSEST = {  # the parameters at which a rule accepts most
 
 @pytest.mark.parametrize("rule", RULES)
 def test_which_rules_may_accept_a_forbidden_draft(rule):
-    """REJECT_FORBIDDEN is what verify_chain does: of 200 forbidden drafts that q likes, all are rejected, or some are
-    not."""
+    """verify_chain rejects all of 200 forbidden drafts that q favours if REJECT_FORBIDDEN lists the rule, and accepts
+    some otherwise."""
     p, q = torch.zeros(200, 2, 6), torch.tensor([3.0, 0, 0, 0, 0, 0]).expand(200, 1, 6)
     bias = sk.Bias(torch.tensor([[0]]), torch.tensor([[NO]]), torch.zeros(200, dtype=torch.int64))
     rng = dict(seed=torch.arange(200), offset=torch.zeros(200, dtype=torch.int64))

@@ -93,7 +93,7 @@ def test_joint_law_of_three_tokens(kind, temperature):
 
 
 def test_joint_law_finds_a_wrong_draft_law(monkeypatch):
-    """Control of the test above: greedy drafts that claim to be draws at temperature 1 are found."""
+    """Control of the test above: greedy drafts passed off as draws at temperature 1 are found."""
     import specdec_kernels as sk
 
     honest = sk.sample
@@ -206,7 +206,7 @@ def test_text_waits_for_whole_characters():
 
 
 def test_stop_strings(models):
-    """The text ends before the stop string, no part of which is streamed, however steps cut it."""
+    """The text ends before the stop string, and no part of the string is streamed, wherever a step ends inside it."""
     hf, target, draft = models["lean"]
     tokenizer, found = tiny.Letters(), []
     for request in tiny.requests():
@@ -269,7 +269,7 @@ def test_lookup_prefers_the_longest_and_latest_match():
         return None if draft is None else draft.tokens[0].tolist()
 
     assert propose([1, 2, 3, 9, 9, 2, 3, 8, 8, 1, 2, 3]) == [9, 9, 2]  # three tokens match at the start, two later
-    assert propose([2, 3, 7, 7, 2, 3, 8, 8, 1, 2, 3]) == [8, 8, 1]  # the later of two matches of two
+    assert propose([2, 3, 7, 7, 2, 3, 8, 8, 1, 2, 3]) == [8, 8, 1]  # the later of two matches of two tokens
     assert propose([1, 2, 3, 4, 5]) is None
     assert propose([1, 2, 3, 4, 2], min_ngram=2) is None and propose([1, 2, 3, 4, 2], min_ngram=1) == [3, 4, 2]
     assert propose([5, 6, 5, 6], gamma=5) == [5, 6, 5, 6, 5]  # a match that reaches the end repeats
@@ -340,7 +340,7 @@ def test_errors(models):
 
 
 def test_models_that_forget_are_refused():
-    """A sliding window would need another cache: the error is clear, and there is no wrong output."""
+    """A model with a sliding window is refused with a clear error, since it would need another cache."""
     from transformers import MistralConfig, MistralForCausalLM
 
     config = MistralConfig(

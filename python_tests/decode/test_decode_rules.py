@@ -23,7 +23,8 @@ from specdec_kernels.decode import (
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PROMPT, V = [1], 4
-# On this pair the rule defers at some of the prefixes (test_the_parameters_are_telling).
+# With these parameters a deferral rule defers at some prefixes of this pair, and not at others
+# (test_the_parameters_are_telling).
 PARAMETERS = {
     **ALPHAS,
     "chow": (0.55,),
@@ -44,7 +45,7 @@ def pair():
 
 
 def pi(pair, rule):
-    """Return prefix -> the distribution of the next token by the rule's definition."""
+    """Return pi, a function from a prefix to the next token's distribution by the rule's definition."""
     return lambda prefix: emitted(rule, pair[2](prefix), pair[3](prefix), PARAMETERS[rule])
 
 
@@ -73,8 +74,8 @@ CASES += [pytest.param(*case, marks=pytest.mark.thorough) for case in MORE]
 @pytest.mark.parametrize("rule, verify", CASES)
 @pytest.mark.slow
 def test_joint_law_under_a_rule(pair, rule, verify):
-    """Three tokens through the loop follow the product of pi, also the token after the last draft and the request's
-    last."""
+    """Three tokens from the loop follow the product of pi, including the token after the last draft and the request's
+    last token."""
     tokens, stats = three_tokens(pair, rule, ModelDrafter(pair[1], 2), verify=verify)
     check = testing.check_tokens(tokens, testing.enumerate_law(pi(pair, rule), 3))
     assert check.passed and check.cells > 20 and check.detects < tiers.shift(0.09), check
@@ -140,8 +141,8 @@ def test_thresholds_of_a_tree():
 @pytest.mark.parametrize("rule", PLAIN)
 @pytest.mark.thorough
 def test_joint_law_of_a_plain_cascade(pair, rule):
-    """The same distribution without speculation. Target calls are the deferrals if the draft's row decides, and the
-    tokens if an oracle does."""
+    """A plain cascade has the same distribution without speculation. If the draft's row alone decides, there is one
+    target call per deferral, otherwise one per token."""
     tokens, stats = three_tokens(pair, rule, TokenCascade(pair[1]))
     law = testing.enumerate_law(pi(pair, rule), 3)
     assert testing.check_tokens(tokens, law).passed
@@ -189,7 +190,7 @@ def mixed(rules):
 @pytest.mark.parametrize("kind", ["model", "lookup", "plain", "tree"])
 @pytest.mark.slow
 def test_a_request_alone_and_beside_other_rules(kind):
-    """Each request of a mixed batch gets the same as alone, and an exact one the same as among exact ones."""
+    """Each request of a mixed batch gets the same tokens and counts as alone."""
     _, target, draft = tiny.served()["lean"]
     model = lambda: ModelDrafter(draft, 3)
     rules, drafter = {

@@ -160,7 +160,7 @@ def verified_as(method):
 
 
 def merged(other):
-    """Return independent drafts whose merged nodes are tested once each."""
+    """Return a drafter of independent drafts that tests each merged node only once."""
     wrong = drafter("recursive", other, depth=2)
     propose = wrong.propose
     wrong.propose = lambda batch: None if (draft := propose(batch)) is None else replace(draft, draft_nodes=None)
@@ -216,7 +216,8 @@ def test_a_request_alone_and_in_a_batch(models, kind):
 
 @pytest.mark.parametrize("name", ["lean", "llama-hf", "gpt2"])
 def test_every_node_is_scored_as_its_own_text(models, name):
-    """One pass over two different trees, or two passes over parts, against each node's path read alone, in float32."""
+    """One pass over two different trees, and three passes over parts of them, give each node the logits of its path
+    read alone, in float32."""
     hf, target, _ = models[name]
     prefix = [[5, 9, 3, 7, 1], [8, 2]]
     parents = torch.tensor([[-1, 0, 0, 1, 1, 3, 2], [-1, 0, 1, 2, 0, -1, -1]], dtype=torch.int32)
@@ -295,8 +296,8 @@ def test_a_parent_list_is_filled_with_the_likeliest_tokens(models):
 def test_drafted_rows_and_random_numbers(models):
     """Each node's row of draft logits is the draft's distribution after the node's parent.
 
-    Every draw has its own random number: slot l * K + k for draft k at level l. In a fixed shape, a first child has the
-    slot of its number.
+    Every draw has its own random number. Of K drafts, draft k at level l has the slot l * K + k. In a fixed shape a
+    first child has the slot of its node number less one.
     """
     _, _, draft = models["lean"]
     u = sk.uniforms(torch.tensor([3]), torch.tensor([3]), 18, sk.DOMAIN_DRAFT)

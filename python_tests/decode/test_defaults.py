@@ -20,7 +20,7 @@ DTYPES = torch.bfloat16, torch.float16, torch.float64
 
 @contextmanager
 def defaults(kind):
-    """Set a default dtype, or a default device whose tensors have no values."""
+    """Set a default dtype, or the default device "meta", whose tensors have no values."""
     if isinstance(kind, torch.dtype):
         torch.set_default_dtype(kind)
         try:
@@ -87,7 +87,7 @@ def same(a, b):
 
 @pytest.mark.parametrize("function", sk.registry.FUNCTIONS)
 def test_every_op_says_the_same(function):
-    """On the example calls."""
+    """Every op returns the same results on its example calls."""
     op = getattr(sk, function)
     for call in example_calls.few(function, device="cpu", V=40):
         whole = op(**call.arguments)

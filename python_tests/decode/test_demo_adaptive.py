@@ -15,8 +15,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_intervals():
-    """Of 9 values the interval is from the second lowest to the second highest, which misses 2 (1 + 9) / 2^9 = 3.9%. Of
-    6 it is the whole range, 3.1%; of 15 it begins at the fourth, 3.5%."""
+    """The interval of 9 values reaches from the second lowest to the second highest. It misses the median with
+    probability 2 (1 + 9) / 2^9 = 3.9%. Of 6 values it is the whole range (3.1%); of 15 it begins at the fourth
+    (3.5%)."""
     assert adaptive.interval(range(9)) == (1, 7)
     assert adaptive.interval(range(6)) == (0, 5) and adaptive.interval(range(15)) == (3, 11)
 
@@ -25,7 +26,7 @@ def test_intervals_hold_what_they_say():
     rng = np.random.default_rng(0)
     found = [adaptive.interval(rng.standard_cauchy(9)) for _ in range(2000)]
     missed = sum(not low <= 0 <= high for low, high in found)
-    assert 40 < missed < 120  # 3.9% of 2,000 is 78, +- 4.8 standard errors of 8.7
+    assert 40 < missed < 120  # 3.9% of 2,000 is 78, with a standard error of 8.7
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""demo.cascades: its numbers on small models against the theory and a plain pass, and that finished parts are kept."""
+"""demo.cascades: its numbers on small models equal the theory's and a plain pass's, finished parts are kept, and the
+docs quote its measurements."""
 
 import argparse
 import json
@@ -29,7 +30,8 @@ def test_deferral_is_the_theorys(rule, alpha):
     "setting", [("speculative", "exact", None), ("speculative", "chow", 0.7), ("plain", "chow", 0.7)]
 )
 def test_counts_of_a_setting(setting):
-    """Against the whole text read at once. A plain cascade's target calls are the deferrals of its text."""
+    """Counts equal those of the whole text read at once. A plain cascade's target calls are the deferrals of its
+    text."""
     hf, target, draft = tiny.served()["lean"]
     pair = decode.Pair(target, None, (), draft)
     prompts = [r.prompt for r in tiny.requests(3)]
@@ -50,7 +52,7 @@ def test_counts_of_a_setting(setting):
 
 
 def test_finished_parts_are_kept(tmp_path, monkeypatch):
-    """A run that is cut off, one that has no time left, one that does the rest, and one that finds nothing to do."""
+    """Four runs: one is cut off, one has no time left, one does the rest, and one finds nothing to do."""
     pair = decode.Pair(tiny.served()["lean"][1], None, (), None)
     monkeypatch.setattr(parts.decode, "load_pair", lambda *names: pair)
     out, seen = tmp_path / "kept.json", []
@@ -103,7 +105,7 @@ def test_the_page_of_numbers_quotes_the_measurement():
 
 @pytest.mark.parametrize("alpha", [0.2, 0.4, 0.6])
 def test_speculation_pays_in_a_cascade(alpha):
-    """As measured: with the same rule, the speculative cascade calls the target less often per token, with 95%
-    intervals apart, or equally often."""
+    """In the recorded measurement, a speculative cascade calls the target less often per token than a plain one with
+    the same rule, with 95% intervals apart. At alpha 0.6 it does not call it more often."""
     calls = {c: cascades.numbers(measured()[cascades.key(c, "chow", alpha)])["calls"] for c in ("speculative", "plain")}
     assert calls["speculative"][2] < calls["plain"][1] if alpha < 0.5 else calls["speculative"][1] < calls["plain"][2]

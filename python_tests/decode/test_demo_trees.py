@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_row_acceptance_is_the_theorys():
-    """Without replacement, by drawing and verifying: within five standard errors of the enumeration (the deviation of a
-    yes or no is at most 1/2)."""
+    """Rates equal the theory's. Without replacement they are measured by drawing and verifying, and lie within five
+    standard errors of the enumeration (a yes-or-no draw has a standard deviation of at most 1/2)."""
     generator = torch.Generator().manual_seed(0)
     z, y = (1.5 * torch.randn(3, 12, generator=generator) for _ in range(2))
     p, q = z.double().softmax(-1), y.double().softmax(-1)
@@ -33,7 +33,7 @@ def test_row_acceptance_is_the_theorys():
 
 
 def test_intervals_hold_what_they_say():
-    """Of 200 samples of 40 prompts, the interval misses the true ratio of sums about 5% of the time: 1% to 12%."""
+    """The 95% interval misses the true ratio of sums in 1% to 12% of 200 samples of 40 prompts."""
     rng, missed = np.random.default_rng(1), 0
     for _ in range(200):
         rows = rng.integers(5, 40, 40)

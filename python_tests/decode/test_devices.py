@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop on a simulated GPU, for which CPU tensors remember a device (bench/devices.py). Nothing mixes devices, a
-step waits for the device once (waits_below lists drafters that wait more often), and the output is the CPU's."""
+"""The decode loop on a simulated GPU: CPU tensors that carry a device label (bench/devices.py).
+
+No op mixes devices, a step waits for the device once, and the output equals the CPU's. waits_below counts the further
+waits of some drafters.
+"""
 
 import pytest
 import torch
@@ -39,7 +42,7 @@ def lookup():
     return PromptLookupDrafter(4, 3, 1)
 
 
-DRAFTERS = {  # of a draft model and a smaller one
+DRAFTERS = {  # name -> function of a draft model d and a smaller one s
     "plain": lambda d, s: None,
     "lookup": lambda d, s: lookup(),
     "model": lambda d, s: ModelDrafter(d, 3),
@@ -114,9 +117,11 @@ def test_greedy_is_the_models_own(kind):
 @pytest.mark.parametrize("kind", [k for k in DRAFTERS if k != "greedy" and not k.startswith("adaptive")])
 @pytest.mark.thorough
 def test_sampled_is_what_the_cpu_draws(kind):
-    """Distributions are tested on the CPU; here tokens are the same one by one. Fixed shapes, and draft columns that
-    the CPU never drew, change nothing. Logits are rounded from float64, so that differences of sums due to shapes
-    vanish."""
+    """Every token equals the CPU's; distributions are tested there. Fixed shapes, and draft columns that the CPU never
+    drew, change nothing.
+
+    Logits are rounded from float64, so that a sum's rounding, which depends on shapes, has no effect.
+    """
     todo = lambda: [*tiny.requests(n=4, temperature=1.0, **RULES.get(kind, {}))]
     cpu = decoded(kind, InDoubles, "cpu", todo())
     with devices.watch() as seen:
@@ -161,7 +166,7 @@ LOSSY = [("model", "token_v3", 0.5), ("hierarchical", "token_v3", 0.5), ("model"
 
 @pytest.mark.parametrize("kind, rule, alpha", LOSSY)
 def test_rules(kind, rule, alpha):
-    """One rule needs the row after the last draft, one does not."""
+    """token_v3 needs the draft's row after the last draft, typical does not."""
     todo = lambda: tiny.requests(n=3, temperature=1.0, rule=rule, alpha=alpha)
     cpu = decoded(kind, InDoubles, "cpu", todo())
     with devices.watch() as seen:
@@ -182,7 +187,8 @@ def test_other_verification_and_parameters_of_requests(verify):
 
 @pytest.mark.parametrize("make", [tiny.llama, tiny.gpt2])
 def test_shapes_depend_on_the_batch_and_the_width_alone(make, monkeypatch):
-    """In transformers' own forward passes, keys are whole slots at all positions, and no pass waits."""
+    """In transformers' own forward passes, attention reads the keys of whole slots at every position, and no pass
+    waits."""
     shapes, honest = [], torch.nn.functional.scaled_dot_product_attention
 
     def attention(q, k, v, *args, **options):
@@ -203,7 +209,7 @@ def test_shapes_depend_on_the_batch_and_the_width_alone(make, monkeypatch):
 
 
 def faulty(monkeypatch, fault):
-    """Decode with the lookup drafter, which has one line too many: fault(draft)."""
+    """Decode with a lookup drafter whose proposals are passed through fault(draft)."""
     honest = PromptLookupDrafter.propose
 
     def propose(self, batch):

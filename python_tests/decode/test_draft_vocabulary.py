@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draft models with another vocabulary than the target's: the text and its law are those of plain decoding."""
+"""Draft models with another vocabulary than the target's: the text and its distribution are those of plain decoding."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def permuted(model, order):
 
 @pytest.fixture(scope="module")
 def models():
-    """A Hugging Face target, the served target, and a draft near it with another vocabulary."""
+    """Return a Hugging Face target, the served target, and a draft near it with another vocabulary."""
     hf = tiny.llama(0)
     near = permuted(tiny.nearby(tiny.llama(0)), TABLE.clamp(min=0))
     return hf, adapt(hf), MatchedModel(adapt(near), TABLE, 32)
@@ -142,7 +142,7 @@ def test_joint_law_of_three_tokens(kind, table):
 @pytest.mark.parametrize("wrong", ["the hole's mass stays", "one draft id's own q"])
 @pytest.mark.slow
 def test_joint_law_finds_wrong_rows(monkeypatch, wrong):
-    """Control of the test above: what engines were seen to verify with (algorithms of vocabulary maps)."""
+    """Control of the test above: two kinds of wrong draft rows that engines were seen to verify with are found."""
     right = sk.verify_chain
 
     def verify(target, tokens, draft, **options):
@@ -164,7 +164,8 @@ def test_joint_law_finds_wrong_rows(monkeypatch, wrong):
 
 
 def test_rows_written_out():
-    """By hand: the hole forbids draft id 1, and of draft ids 3 and 4, both of target id 3, the larger logit stays."""
+    """A row written out by hand: the hole forbids draft id 1. Draft ids 3 and 4 both have target id 3, of which the
+    larger logit stays."""
     vocab_map = sk.vocab_map(SOME, V)
     logits = torch.tensor([[2.0, 9.0, 0.5, -0.5, 0.0]])
     assert torch.equal(written_out(logits, vocab_map), torch.tensor([[0.5, -torch.inf, 2.0, 0.0]]))

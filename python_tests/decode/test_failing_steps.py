@@ -24,7 +24,7 @@ from specdec_kernels.decode.transfers import Readback
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 TREES = "kseq", "traversal", "adaptive tree"
-PLACES = {  # places in a step, with the drafters in whose steps they occur; all of a step's own calls, in order
+PLACES = {  # place -> the drafters whose steps reach it; the places are all calls of a step, in order
     "propose": [*KINDS],
     "draft pass": [kind for kind in KINDS if kind not in ("plain", "lookup")],
     "draws": [kind for kind in KINDS if kind not in ("plain", "lookup", "hierarchical")],
@@ -45,7 +45,8 @@ class Boom(Exception):
 
 
 class Faults:
-    """Raises at one place of a step, before or after the work there, if `concerns` holds for the requests in work."""
+    """Raises at one place of a step, before or after the work there, if `concerns` is true of the requests being
+    processed."""
 
     def __init__(self, place, when, concerns, error):
         self.place, self.when, self.concerns, self.error = place, when, concerns, error
@@ -119,7 +120,8 @@ def _proposals(of=Draft.__mro__[1]):
 
 
 def requests_for(kind):
-    """Return five requests of several lengths; with adaptive drafts, whose lengths depend on the clock, greedy ones."""
+    """Return five requests of several lengths. With adaptive drafts they are greedy, since draft lengths depend on the
+    clock."""
     rule = dict(rule="chow", alpha=0.4) if kind == "cascade" else {}
     hot = 0.0 if kind.startswith("adaptive") else 0.9
     return [
@@ -215,7 +217,7 @@ def test_a_step_that_fails_once_ends_nobody(models, kind):
 @pytest.mark.parametrize("most", [1, 2])
 @pytest.mark.parametrize("kind", BOTH)
 def test_batches_that_are_too_large_are_split(models, kind, most):
-    """The device has room for a limited number of requests: all are served, bit for bit."""
+    """The device has room for a limited number of requests: all are served, with the same tokens as alone."""
     concerns = lambda f: len(f.batch) > most  # noqa: E731
     faults = Faults("target pass", "before", concerns, torch.OutOfMemoryError)
     with pytest.MonkeyPatch.context() as patch:
@@ -227,7 +229,7 @@ def test_batches_that_are_too_large_are_split(models, kind, most):
 
 @pytest.mark.parametrize("kind", SOME)
 def test_everything_fails(models, kind):
-    """Each request ends with an error, and the session takes others afterwards."""
+    """Each request ends with an error, and the session accepts new ones afterwards."""
     for place, when in places(kind):
         faults = Faults(place, when, lambda f: True, Boom)
         with pytest.MonkeyPatch.context() as patch:
@@ -316,7 +318,7 @@ def test_a_cancelled_request_whose_text_cannot_be_read(models):
 
 
 def test_what_a_listener_raises_is_the_callers(models):
-    """The drafter can be used by another run at once."""
+    """A listener's exception reaches the caller, and the drafter can be used by another run at once."""
     drafter = KINDS["both"](models[1])
     for error in (Boom, KeyboardInterrupt, torch.OutOfMemoryError):
 
@@ -343,7 +345,8 @@ def test_all_results_or_none(models):
 
 
 def test_halves():
-    """Each request once, in its own slot, in order. One that was alone from the start is tried twice."""
+    """Each request's step succeeds once, in its own slot, in order. A request that was alone from the start is tried
+    twice."""
     tried, batch = [], Batch("abcdefg", first=3)
 
     def step(part):

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grammars of real libraries: every text matches, and at temperature 0 it is that of plain decoding under masks from a
-fresh matcher for each token. On tiny models with a byte-level tokenizer; test_grammar_real_pair.py has the demo's."""
+fresh matcher for each token.
+
+The models are tiny, with a byte-level tokenizer; test_grammar_real_pair.py uses the demo's pair.
+"""
 
 from dataclasses import replace
 
@@ -49,8 +52,8 @@ def text_of(result):
 @pytest.mark.parametrize("kind", ["json", "regex"])
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_half_of_the_drafts_are_invalid(pair, library, kind, shape):
-    """Kills: a mask of another position or branch, a matcher that is not rolled back, a question about a forbidden
-    draft (it raises), a forbidden draft that is accepted."""
+    """Kills: a mask of another position or branch, a matcher that is not rolled back, a call of the matcher on a
+    forbidden draft (it raises), a forbidden draft that is accepted."""
     hf, target, _ = pair
     make = LIBRARIES[library](kind, TOKENIZER, EOS)
     todo = requests(make)
@@ -80,7 +83,8 @@ def test_drafters_of_the_loop(pair, drafter):
 
 
 def test_masks_by_hand():
-    """Of ab|cd: first a or c, then what completes it, then the end tokens alone, in any order of questions."""
+    """For ab|cd the mask allows a or c first, then the letter that completes it, then the end tokens alone, whatever
+    the order of calls."""
     pytest.importorskip("llguidance", reason="not installed: llguidance")
     grammar = Grammar.regex("ab|cd", TOKENIZER, EOS)
     matcher = grammar.matcher()
@@ -90,11 +94,11 @@ def test_masks_by_hand():
     assert follow("cd") == sorted(EOS) and follow("ab") == sorted(EOS) and follow("a") == ids("b")
     with pytest.raises(ValueError, match="Grammar: the text must be one that the grammar allows: .*"):
         matcher(ids("ad"))
-    assert follow("c") == ids("d")  # it goes on
+    assert follow("c") == ids("d")  # the matcher can still be used
 
 
 def test_two_requests_do_not_share_a_matcher(pair):
-    """Requests in one batch with one matcher are right as well: it goes by the text alone."""
+    """Requests in one batch may also share a matcher, since its masks depend only on the text that it is given."""
     hf, target, draft = pair
     make = LIBRARIES["llguidance"]("regex", TOKENIZER, EOS)
     one = make()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grammars of real libraries on the demo's pair, in float32: chains and trees of which half of the draft tokens are
-invalid, and the pair's own draft."""
+"""Grammars of real libraries on the demo's pair, in float32: drafted by the pair's own draft, and by chains and trees
+with half of their draft tokens invalid."""
 
 import importlib.util
 from dataclasses import replace

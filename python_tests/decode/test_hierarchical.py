@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts of drafts on tiny models: greedy output, joint distributions, the middle model's own rows, random numbers that
-are used once."""
+"""Hierarchical drafting on tiny models: a middle model drafts for the target, and a small model for the middle one.
+
+Tests greedy output, joint distributions, the rows that the middle model drew from, and that each random number is used
+once.
+"""
 
 from collections import Counter
 
@@ -33,7 +36,7 @@ def lookup():
     return PromptLookupDrafter(4, 3, 1)
 
 
-DRAFTERS = {  # of a middle and a small model
+DRAFTERS = {  # name -> function of a middle model m and a small model s
     "model": lambda m, s: HierarchicalDrafter(m, ModelDrafter(s, 2), 4),
     "block": lambda m, s: HierarchicalDrafter(m, ModelDrafter(s, 2), 4, verify="block"),
     "lookup": lambda m, s: HierarchicalDrafter(m, lookup(), 5),
@@ -102,8 +105,8 @@ def a_batch(requests):
 
 
 def test_rows_are_the_middle_models(models):
-    """Row j of a request's draft is the middle model's after its text and j draft tokens, at temperature 1 and 0, and
-    so is the row for the bonus token if a rule needs it."""
+    """Row j of a request's draft is the middle model's row after its text and j draft tokens, at temperature 1 and 0.
+    So is the row for the bonus token if a rule needs it."""
     _, _, middle, small = models
     todo = tiny.requests(temperature=1.0)
     todo = [*todo[:4], *tiny.requests()[4:6], Request([3, 4], 1, rule="token_v3", alpha=0.5, temperature=1.0)]
@@ -113,7 +116,7 @@ def test_rows_are_the_middle_models(models):
         drafter.admit(slot, s)
     for _ in range(3):
         draft = drafter.propose(batch)
-        assert draft.rows.logits.shape[1] == draft.tokens.shape[1] + 1  # under token_v3
+        assert draft.rows.logits.shape[1] == draft.tokens.shape[1] + 1  # token_v3 needs one row more
         assert (draft.tokens[:6] >= 0).all() and (draft.tokens[6] == -1).all()
         for s, row, tokens in zip(batch, draft.rows.logits, draft.tokens.tolist()):
             tokens = [t for t in tokens if t >= 0]
@@ -122,13 +125,14 @@ def test_rows_are_the_middle_models(models):
             assert torch.allclose(own, row[: len(tokens) + 1], atol=1e-4)
             if s.request.temperature == 0:
                 assert tokens == own[:-1].argmax(-1).tolist()
-        for s, tokens in zip(batch, draft.tokens.tolist()):  # some of it, then something else
+        for s, tokens in zip(batch, draft.tokens.tolist()):  # accept some drafts, then another token
             s.tokens += [*tokens[: s.index % 4], 7] if s.index < 6 else []
 
 
 @pytest.mark.parametrize("kind", ["model", "three deep"])
 def test_no_random_number_serves_twice(models, kind, monkeypatch):
-    """In a whole decoding no two calls of an op use the same (seed, offset), except for the slots of drafts."""
+    """In a whole run no two calls of verify_chain use the same (seed, offset), and no two of sample the same (seed,
+    offset, slot)."""
     _, target, middle, small = models
     used = Counter()
 
@@ -149,7 +153,8 @@ def test_no_random_number_serves_twice(models, kind, monkeypatch):
     calls = {name for name, *_ in used}
     assert calls == ({"sample", "verify_chain"} if kind == "model" else {"verify_chain"})
     assert len(used) > 2 * output.stats.rows and set(used.values()) == {1}, used.most_common(3)
-    # A number depends on 32 bits of the offset's halves. In the outer step the offset is the number of tokens.
+    # The outer step's offset is the number of tokens, below 2^32. Inner steps add their number, from 1 on, above these
+    # bits.
     assert {offset >> 32 for _, _, offset, _ in used} >= {0, 1, 2}
 
 

@@ -19,13 +19,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SLOW = [pytest.mark.slow, pytest.mark.thorough]
 QUICK = "plain", "both", "kseq", "hierarchical", "cascade"
 SOME = [pytest.param(kind, marks=() if kind in QUICK else SLOW) for kind in EVERY]
-# as in block verification, where a later row, valid or not, affects an earlier acceptance
+# As in block verification, a later row affects an earlier acceptance, so that these are tested at temperature 0.
 AHEAD = "traversal", "widths"
 REASON = "step: the target's row for the next token must be a distribution, got NaN, +inf or nothing finite"
 
 
 class Spoilt(InDoubles):
-    """Rows after position `at`, in slots whose text begins with token `mark`, hold `value`."""
+    """Rows from position `at` on, in slots whose text begins with token `mark`, hold `value`."""
 
     mark, at, value = 31, 10**9, math.nan
 
@@ -42,7 +42,7 @@ class Spoilt(InDoubles):
         return cache
 
     def forward(self, ids, start, cache, slot=0, keep="all", branches=None):
-        if not hasattr(cache, "begins_with"):  # of the probe, when the model is wrapped
+        if not hasattr(cache, "begins_with"):  # a cache of the probe, which runs when the model is wrapped
             return super().forward(ids, start, cache, slot, keep, branches)
         for i, at in enumerate(start):
             if at == 0:
@@ -77,8 +77,8 @@ def requests_for(kind, temperature=0.9):
 @pytest.mark.parametrize("verify", ["token", "block"])
 @pytest.mark.parametrize("kind", SOME)
 def test_a_target_that_turns_invalid(models, kind, verify):
-    """At the first step, later, and never; with NaN, +inf, or nothing finite. The text must not go on with token 0.
-    Kills: a token too many, a token too few, and another request's row taken for this one's."""
+    """Rows turn NaN, +inf or -inf at the first step or later. The text must not go on with token 0. Kills: a token too
+    many, a token too few, and another request's row taken for this one's."""
     target, draft = models
     drafter = EVERY[kind](draft)
     if drafter is not None and verify not in drafter.verifies:
@@ -144,8 +144,8 @@ class OneBadToken(HFModel):
 @pytest.mark.parametrize("whose", ["target", "draft", "both"])
 @pytest.mark.parametrize("kind", SOME)
 def test_nan_among_keys_and_values_stays_in_its_request(kind, whose):
-    """A slot is reused by a shorter request, beside a longer one. Stale positions that it sees under a mask count 0
-    times their contents, which is NaN if they were not cleared."""
+    """A slot is reused by a shorter request, beside a longer one. Stale positions under the mask contribute 0 times
+    their contents, which is NaN if they were not cleared."""
     good, nearby = (lambda: tiny.llama(0)), (lambda: tiny.nearby(tiny.llama(0)))
     bad = {name: OneBadToken if whose in (name, "both") else Clean for name in ("target", "draft")}
     target, draft = bad["target"](good()), bad["draft"](nearby())
@@ -165,7 +165,7 @@ def test_nan_among_keys_and_values_stays_in_its_request(kind, whose):
 
 
 class Clean(OneBadToken):
-    """The same, without the token that is never emitted."""
+    """The same, without the NaN embedding."""
 
     def __init__(self, model):
         HFModel.__init__(self, model.double(), pack=False)

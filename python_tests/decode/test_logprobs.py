@@ -34,7 +34,8 @@ def models():
 
 
 def mixed(temperature=0.8):
-    """Return eight requests: raw, processed, none; without and with views, filters and end tokens."""
+    """Return eight requests: with raw, processed or no logprobs, and with or without views (penalties, a bias, bad
+    words, a grammar) and end tokens."""
     kinds = [dict(logprobs=3), dict(logprobs=2, logprobs_mode="processed"), {}, dict(logprobs=0)]
     views = [
         {},
@@ -83,7 +84,7 @@ def check(hf, request, result):
 @pytest.mark.parametrize("kind", UNDER_VIEWS)
 def test_logprobs_are_those_of_the_texts(models, kind, temperature):
     """Kills: the row of another position, branch or request; the views of another position; the wrong mode; an error in
-    the way back through the step's one transfer."""
+    the step's one transfer to the host."""
     if kind == "greedy" and temperature:
         pytest.skip("takes temperature 0 only")
     hf, target, draft = models
@@ -103,7 +104,7 @@ def test_logprobs_are_those_of_the_texts(models, kind, temperature):
 
 
 def test_filters_count_in_processed_rows(models):
-    """Ids below a cutoff have -inf, and the others the mass that is left."""
+    """Ids below the cutoff have -inf, and the others are normalised among themselves."""
     hf, target, draft = models
     todo = [
         replace(r, max_new_tokens=10, temperature=1.3, top_k=3, logprobs=5, logprobs_mode="processed")
@@ -138,7 +139,7 @@ def test_events_have_them_too(models, kind):
 
 
 def test_only_requests_that_want_them_pay(models, monkeypatch):
-    """The op reads the rows of these requests alone, and of no other step."""
+    """top_logprobs reads only the rows of requests with logprobs, and is not called for other steps."""
     _, target, draft = models
     seen, honest = [], sk.top_logprobs
     monkeypatch.setattr(sk, "top_logprobs", lambda rows, *a: (seen.append(len(rows.logits)), honest(rows, *a))[1])

@@ -30,23 +30,23 @@ def models():
     return adapt(tiny.llama(0)), adapt(tiny.nearby(tiny.llama(0)))
 
 
-# Containers that grow up to a fixed size, by attribute, with that size: the results of a step for its batch, a
-# histogram of draft lengths (0 to a tree's 12 nodes), measurements (128 steps; numbers of tokens in a pass, at most 13
-# per request).
+# Attribute -> the largest size of a container that stops growing: the results of a step for its batch of 3, a histogram
+# of draft lengths (0 to a tree's 12 nodes), measurements of 128 steps, and the numbers of tokens seen in a pass (at
+# most 13 per request).
 OF_A_STEP = dict.fromkeys(("kinds", "survival", "worth", "looked_up"), 3)
 FILLS_UP = OF_A_STEP | {"widths": 13, "passes": 128, "seen": 3 * 13}
 
 
 def entries(root) -> int:
-    """Return the number of entries of all containers reachable from here, with a tensor as one. Models do not count.
-    Containers of fixed size are only checked against it."""
+    """Return the number of entries of all containers reachable from `root`. A tensor counts as one entry, and models
+    are skipped. Containers in FILLS_UP are only checked against their size."""
     found, todo, seen = 0, [root], set()
     while todo:
         x = todo.pop()
         if id(x) in seen or isinstance(x, (torch.nn.Module, type, torch.dtype, torch.device)) or callable(x):
             continue
         seen.add(id(x))
-        if isinstance(x, Reading):  # of the last step, if that had a tree
+        if isinstance(x, Reading):  # what the last step read, if it had a tree
             assert len(x.rows) <= 3
             continue
         if isinstance(x, Mapping):
@@ -98,7 +98,7 @@ def test_memory_does_not_grow(models, kind):
 
 
 def test_nothing_of_a_request_stays(models):
-    """Its objects are freed once its result is popped and released."""
+    """A request's objects are freed once its result is popped and released."""
     target, draft = models
     session = Session(target, KINDS["both"](draft), max_batch=2, capacity=40)
     index = session.submit(Request([11, 12, 13], 5))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`allowed` of requests in the decode loop: the text is that of plain decoding under the masks of its own positions,
-and the function is asked about no text that it forbids."""
+"""`allowed` of requests in the decode loop: the text is that of plain decoding under the same masks, and the function
+is never called with a text that it forbids."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def models():
 
 
 def mixed(**parameters):
-    """Return eight requests: two of three have a grammar, some with other views besides."""
+    """Return eight requests. Two of three have a grammar; some of these also have a penalty, a bias and min_tokens."""
     more = [{}, {}, dict(presence_penalty=0.6, logit_bias={5: 2.0}, min_tokens=7)]
     return [
         replace(
@@ -47,7 +47,7 @@ def mixed(**parameters):
 @pytest.mark.parametrize("kind", UNDER_VIEWS)
 def test_greedy_is_plain_decoding(models, kind):
     """Kills: one mask for all positions, a mask of another branch or request, a mask that the function has overwritten,
-    a question about a forbidden draft."""
+    a call with a forbidden draft."""
     hf, target, draft = models
     todo = mixed()
     output = generate(target, todo, EVERY[kind](draft), max_batch=3).check()
@@ -102,7 +102,7 @@ def test_joint_law_finds_the_first_mask_on_every_row(monkeypatch):
     """Control of the test above."""
     honest = Masks.after
     monkeypatch.setattr(Masks, "after", lambda self, paths: honest(self, [[()] * len(own) for own in paths]))
-    monkeypatch.setattr(Grammar, "__call__", relaxed(Grammar.__call__))  # plain texts leave the language
+    monkeypatch.setattr(Grammar, "__call__", relaxed(Grammar.__call__))  # wrong masks let texts leave the language
     tokens, _, request, p, _ = decoded(CASES["token"][0], 4000)
     assert not testing.check_tokens(tokens, plain_views.texts(p, request)).passed
 
@@ -131,12 +131,13 @@ def test_joint_law_under_a_rule(rule, alpha, verify):
 
 @pytest.mark.parametrize("rule, alpha", [("exact", None), ("chow", 0.9), ("token_v2", 1.0), ("ensemble", 0.0)])
 def test_a_draft_model_that_has_none_of_the_allowed_ids(models, rule, alpha):
-    """Its row is then empty: its draft is rejected under every rule, and no forbidden id is emitted."""
+    """The draft's row is empty where only ids that the draft lacks are allowed. Its draft is then rejected under every
+    rule, and no forbidden id is emitted."""
     hf, target, _ = models
     draft = adapt(tiny.llama(6, 16))
 
     def upper(text):
-        """Every third token is one that the draft model lacks."""
+        """Allow only ids that the draft model lacks at every third token."""
         return torch.tensor([-65536 if len(text) % 3 == 2 else -1], dtype=torch.int32)
 
     todo = [Request(r.prompt, 12, 1.0, rule=rule, alpha=alpha, allowed=upper, seed=i)
@@ -151,7 +152,7 @@ def test_a_draft_model_that_has_none_of_the_allowed_ids(models, rule, alpha):
 
 
 def test_a_text_is_asked_about_once_in_a_step(models):
-    """Drafting and verifying share the answers."""
+    """Drafting and verification share the masks, so that the function is called once for each text."""
     _, target, draft = models
     seen = []
     todo = [Request([1, 2], 12, allowed=lambda text: seen.append(tuple(text)), temperature=1.0)]
@@ -160,7 +161,7 @@ def test_a_text_is_asked_about_once_in_a_step(models):
 
 
 def test_what_a_function_may_not_return(models):
-    """Its request ends with an error, the others do not."""
+    """A request whose function returns something else, or raises, ends with an error. The others do not."""
     _, target, draft = models
     for returned, text in [
         ([1, 2], "TypeError: generate: allowed must return int32 words [W] or None, that of request 1 gave list"),

@@ -61,7 +61,8 @@ def test_greedy_is_plain_decoding_under_penalties(models, kind):
 
 
 def committed_counts(verify, unaware):
-    """Return a verification whose rows all have the penalties of the first: the lists alone, without the drafts."""
+    """Return a verification in which every row has the penalties of the step's first row, which do not count the
+    drafts."""
 
     def wrong(first, second, *more, **options):
         tree = unaware == "verify_tree"
@@ -81,13 +82,13 @@ def test_committed_counts_on_every_row_are_found_out(models, monkeypatch, op, ki
     """Control of the test above: the penalties of a step's first row on all its rows change the text."""
     hf, target, draft = models
     monkeypatch.setattr(sk, op, committed_counts(getattr(sk, op), op))
-    monkeypatch.setattr("specdec_kernels.decode.session._row_of_each", lambda ids: None)  # rows by position
+    monkeypatch.setattr("specdec_kernels.decode.session._row_of_each", lambda ids: None)  # rows stay [B, G+1, V]
     todo = [replace(r, **ALL) for r in tiny.requests(4)]
     output = generate(target, todo, EVERY[kind](draft), max_batch=3)
     assert [r.tokens for r in output.results] != [plain_views.greedy(hf, r) for r in todo]
 
 
-PROMPT, V = [1], 4  # one token: no pass reads it
+PROMPT, V = [1], 4  # a prompt of one token needs no prompt pass
 GROWING = dict(repetition_penalty=1.6, frequency_penalty=0.7, presence_penalty=0.9)
 
 
@@ -159,7 +160,8 @@ def test_joint_law_under_a_rule(rule, alpha, verify):
 @pytest.mark.parametrize("kind", ["model", "lookup", "both", "hierarchical", "kseq", "traversal", "target_only"])
 @pytest.mark.slow
 def test_a_request_alone_and_beside_others(models, kind):
-    """Each request draws the same alone, and one without penalties draws what it does where nobody has them."""
+    """Each request draws the same tokens alone. One without penalties draws the same tokens in a batch where no request
+    has any."""
     _, target, draft = models
     todo = mixed(temperature=0.8)
     together = generate(target, todo, EVERY[kind](draft), max_batch=5).results
@@ -171,7 +173,7 @@ def test_a_request_alone_and_beside_others(models, kind):
 
 
 def test_drafts_are_drawn_under_penalties(models, monkeypatch):
-    """More drafts are accepted than from a draft model that does not see them."""
+    """More drafts are accepted than from a draft model that ignores the penalties."""
     _, target, draft = models
     todo = [replace(r, max_new_tokens=40, **GROWING) for r in tiny.requests(temperature=0.7)]
     aware = generate(target, todo, ModelDrafter(draft, 3)).stats.alpha
@@ -187,7 +189,7 @@ def test_drafts_are_drawn_under_penalties(models, monkeypatch):
 
 
 def test_without_penalties_the_ops_get_none(models, monkeypatch):
-    """No list is made, and no row of any call has a view."""
+    """No list of used tokens is made, and no rows passed to an op have penalties."""
     _, target, draft = models
     seen = []
     for op in ("sample", "row_stats", "verify_chain", "verify_tree", "row_topw"):
@@ -228,7 +230,7 @@ class Unaware(Draft):
 
 
 def test_what_cannot_serve_penalties_says_so(models):
-    """A proposal with a verification of its own ends the requests that ask for more than it gives, and no other."""
+    """If a proposal does not take views, requests with penalties end with an error, and no others."""
     _, target, draft = models
     request = Request([1, 2], 5, presence_penalty=0.5)
     for call, text in [

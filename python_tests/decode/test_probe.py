@@ -30,7 +30,7 @@ class Faulty(LlamaForCausalLM):
     """A Llama whose forward changes something of what the loop passes to it."""
 
     def fault(self, given):
-        """given: the arguments of a pass with a cache."""
+        """Change `given`, the arguments of a pass with a cache. Subclasses override this."""
 
     def forward(self, input_ids=None, **given):
         if given.get("attention_mask") is not None and given["attention_mask"].dim() == 4:
@@ -101,7 +101,7 @@ def test_chains_are_served_by_a_model_that_ignores_positions():
 
 
 def test_what_is_refused_is_refused_before_anything_is_decoded():
-    """For a target and for a draft, however deep the draft model is in its drafter."""
+    """Targets and drafts are refused, however deep the draft model is inside its drafter."""
     other, fine = adapt(faulty(positions_from_the_cache)), adapt(tiny.llama(0))
     todo = [Request(PROMPT, 4)]
     deep = LookupThenModel(PromptLookupDrafter(3), ModelDrafter(other, 2))
@@ -152,8 +152,7 @@ def test_what_does_not_fit_is_said():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("make", [tiny.llama, tiny.gpt2])
 def test_rounding_is_no_failure(make, dtype):
-    """Random models of several spreads, in each dtype: all are accepted for everything, on the fast path and with their
-    own forward."""
+    """Two random models in each dtype: nothing is refused, and a Llama gets the fast path (LeanLlama)."""
     for seed in range(2):
         model = make(seed).to(dtype)
         served = HFModel(model)
@@ -168,7 +167,7 @@ def test_a_mixture_of_experts_in_bfloat16():
 
 
 def test_a_model_is_probed_once(monkeypatch):
-    """And again if its modules, dtype or config change."""
+    """A model is probed once, and again after its hooks or its dtype change."""
     runs, honest = [], probing._Probe.run
     monkeypatch.setattr(probing._Probe, "run", lambda self: runs.append(1) or honest(self))
     model = tiny.gpt2(0)
@@ -183,8 +182,8 @@ def test_a_model_is_probed_once(monkeypatch):
 
 
 def test_closeness_tells_rounding_from_faults():
-    """The tolerance depends on the noise: a pass that deviates by 8 times the noise agrees, one by 9 times does not. A
-    NaN or a lost -inf never agrees, and equal ones do."""
+    """The tolerance is 8 times the noise: a deviation of 7.9 times agrees, 8.2 times does not. A NaN or a lost -inf
+    never agrees. Ids that are -inf on both sides do."""
     torch.manual_seed(0)
     want = torch.randn(2, 5, 64)
     noise = 1e-3 * torch.randn(2, 5, 64)
@@ -270,7 +269,7 @@ def test_attention_that_takes_no_mask_of_numbers():
 
 
 def test_float64_models():
-    """Accepted: the ops take their logits in float32."""
+    """Float64 models are accepted: the ops take their logits in float32."""
     for make, lean in ((tiny.llama, True), (tiny.llama, False), (tiny.gpt2, False)):
         model = make(0)
         want = tiny.greedy(model, PROMPT, 12)

@@ -80,7 +80,7 @@ def test_a_proposal_of_ones_own():
 
 
 def test_what_a_drafter_refuses_is_refused_before_anything_is_decoded():
-    """The request that cannot be served waits for a slot; the one before it is not begun either."""
+    """The first request is not begun either, although the one that cannot be served only waits for a slot."""
     _, target, draft = tiny.served()["lean"]
     seen = []
     todo = [decode.Request([1, 2], 9), decode.Request([1, 2], 9, temperature=1.0)]

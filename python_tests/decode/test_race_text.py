@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify="race" in the decode loop: one text per request, whatever drafts, token by token."""
+"""verify="race" in the decode loop: each request has one text, whatever the drafter. It equals the definition's, token
+by token."""
 
 import random
 from dataclasses import replace
@@ -120,7 +121,7 @@ def test_views_change_the_text():
 
 @pytest.mark.parametrize("kind", ["model 4", "hierarchical 4", *TREES])
 def test_batch_mates_and_steps_do_not_enter(kind):
-    """A request alone, beside others, and after a step that failed and is taken again in halves."""
+    """The text is the same alone, beside others, and after steps that failed and were retried in halves."""
     todo = requests(presence_penalty=0.4)
     want = [expected(r) for r in todo]
     assert [texts([r], DRAFTERS[kind](close()))[0][0] for r in todo] == want
@@ -188,7 +189,8 @@ def test_a_draft_vocabulary_in_another_order():
 
 
 def test_draws_that_share_no_noise_are_accepted_less():
-    """Drafts by other random numbers keep the text, and are accepted by chance: sum p q in place of sum min."""
+    """Drafts drawn with other random numbers do not change the text. Each is accepted only by chance, with probability
+    sum p q, which is less than with shared numbers."""
     todo = requests()
     (found, apart), (_, shared) = texts(todo, race.Apart(close(), 3)), texts(todo, ModelDrafter(close(), 3))
     assert found == [expected(r) for r in todo] and apart.alpha < shared.alpha - 0.15
@@ -208,7 +210,7 @@ def test_the_measurement_finds_where_texts_differ():
 
 @pytest.mark.slow
 def test_joint_law():
-    """Over seeds, texts are distributed as plain sampling. 6,000 draws find a bias of total variation 0.065."""
+    """Over seeds, texts are distributed as in plain sampling. 6,000 draws find a bias of total variation 0.065."""
     row = random_rows(3, 8, spread=0.8)
     todo = [Request([1], 3, 1.0, seed=seed) for seed in range(6000)]
     draft = TableModel(3, near(row, 0.7, 5))
@@ -219,7 +221,7 @@ def test_joint_law():
 
 
 def test_trees_of_the_race_make_the_session_a_race():
-    """Without `verify` the drafter decides."""
+    """If `verify` is not given, the drafter determines it."""
     todo = requests()
     found = generate(target(), todo, TREES["wide"](close())).check().results
     assert [r.tokens for r in found] == [expected(r) for r in todo]
@@ -227,7 +229,7 @@ def test_trees_of_the_race_make_the_session_a_race():
 
 
 def test_greedy_trees_branch():
-    """At temperature 0 a race has one token; the model's likeliest tokens are drafted."""
+    """At temperature 0 a race has only one winner, so the tree is made of the model's likeliest tokens."""
     todo = [replace(r, temperature=0.0) for r in requests()]
     _, stats = texts(todo, TreeDrafter(close(), "race", shape=(3, 1)))
     assert stats.nodes_per_call > 5

@@ -92,7 +92,7 @@ BAD[tuple[tuple[int, ...], ...]] = [
 ]
 BAD[int | None] = [x for x in NO_INT if x is not None] + [-1, np.int64(-1)]
 BAD[Callable[[list[int]], Any] | None] = [1, "abc", [abs], {}, torch.ones(2), True]
-GOOD = {  # by type: equal to the value that a request keeps
+GOOD = {  # by type: (the value that a request keeps, a value to pass)
     list[int]: [([1, 2], x) for x in ((1, 2), range(1, 3), np.array([1, 2]), torch.tensor([1, 2], dtype=torch.int32))]
     + [([1, 2], [np.int64(1), torch.tensor(2)]), ([1, 2], np.array([1, 2], np.uint8))],
     tuple[int, ...]: [((), ()), ((), []), ((3,), [np.int32(3)]), ((3, 4), torch.tensor([3, 4]))],

@@ -49,8 +49,9 @@ CASES = [("both", 60), *(pytest.param(kind, 200, marks=pytest.mark.thorough) for
 @pytest.mark.parametrize("kind, n", CASES)
 @pytest.mark.slow
 def test_requests_come_and_go(models, kind, n):
-    """Each gets the same bits as alone; a cancelled one, what it had by then. Kills: a slot that is not returned or is
-    returned twice, a cache or drafter state that stays with the slot, batch parameters gathered before a change."""
+    """Each request gets the same tokens and text as alone; a cancelled one gets the beginning of them. Kills: a slot
+    that is not returned or is returned twice, a cache or drafter state that stays with the slot, batch parameters
+    gathered before a change."""
     target, draft = models
     rng, drafter, letters = random.Random(f"{kind} {n}"), DRAFTERS[kind](draft), tiny.Letters()
     rules = RULES if drafter is not None and set(drafter.rules) >= {"lenience", "typical"} else RULES[:1]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request's drafts do not depend on its slot, on the slot's previous request, or on whether a step covers all slots
-or, after a failed one, those from some slot on."""
+"""A request's drafts do not depend on its slot or on the slot's previous request. Nor do they depend on whether a step
+covers all slots or, after a failed step, only a range of them."""
 
 import copy
 import random
@@ -28,7 +28,7 @@ def models():
 
 def of_few_prompts(n):
     """Return requests whose texts and drafts are similar but not equal, so that one's drafts would often pass for
-    another's. Some repeat with another period."""
+    another's. Some prompts repeat with another period."""
     piece = tiny.requests(1)[0].prompt[:4]
     prompts = piece, piece, (piece + [piece[0]]) * 2, piece * 2
     return [Request(prompts[i % 4], 6 + 3 * (i % 3), temperature=0.6, top_k=3, seed=i) for i in range(n)]
@@ -53,7 +53,7 @@ def noted(session):
 
 
 def failing(model, fails):
-    """Return the model with a pass over several requests that fails if fails() says so."""
+    """Return the model, whose passes over several requests fail if fails() is true."""
     model, forward = copy.copy(model), model.forward
 
     def call(ids, *args, **options):

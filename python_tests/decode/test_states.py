@@ -140,7 +140,7 @@ def test_wrong_states_are_seen(hf, draft, wrong, monkeypatch):
 @pytest.mark.parametrize("served", ["lean", "transformers"])
 @pytest.mark.parametrize("kind", DRAFTERS)
 def test_greedy_is_the_models_own(hf, draft, kind, served):
-    """Both kinds of target give states; the draft's are those of LeanLlama."""
+    """Both kinds of target, LeanLlama and HFModel, give states to the draft."""
     target, todo = LeanLlama.from_hf(hf) if served == "lean" else HFModel(tiny.llama(0), pack=False), tiny.requests()
     drafter = TreeDrafter(LeanLlama.from_layer_draft(draft), "greedy", 3, 3) if kind == "traversal" else None
     output = generate(target, todo, drafter or DRAFTERS[kind](LeanLlama.from_layer_draft(draft)), max_batch=3)
@@ -152,7 +152,8 @@ def test_greedy_is_the_models_own(hf, draft, kind, served):
 @pytest.mark.parametrize("kind", ["model", "traversal"])
 @pytest.mark.slow
 def test_joint_law_of_three_tokens(kind):
-    """As in test_decode.py: a bias of total variation 0.06 on V^3 is found 99 times in 100."""
+    """Three tokens follow the target's joint distribution. As in test_decode.py, a bias of total variation 0.06 on V^3
+    is found 99 times in 100."""
     V, n = 4, 10_000
     hf = tiny.llama(3, V, 0.15)
     served = LeanLlama.from_layer_draft(layer_draft(tiny.llama(4, V, 0.15)))
@@ -165,7 +166,8 @@ def test_joint_law_of_three_tokens(kind):
 
 
 def test_drafters_that_have_no_states_to_hand_over(hf, draft):
-    """A model in the middle, a cascade, beams, and another kind of target: the draft works without states."""
+    """In a hierarchical drafter, a cascade and beam search, and with a target that gives no states, the draft works
+    without states."""
     target, served = LeanLlama.from_hf(hf), LeanLlama.from_layer_draft(draft)
     todo = tiny.requests(n=3)
     for drafter in (HierarchicalDrafter(served, PromptLookupDrafter(3), 4), ModelDrafter(served, 3)):
@@ -200,7 +202,8 @@ def test_on_a_device(graphs):
 
 
 def test_round_trip(tmp_path, hf, draft):
-    """The projection is saved in int8 with the layers. A folder from before it existed is a draft without it."""
+    """The projection is saved in int8 with the layers. A folder whose config lacks `reads_states` loads as a draft
+    without states."""
     draft.save(tmp_path)
     back = LayerDraft.load(tmp_path, hf)
     step = draft.state.weight.abs().amax(1, keepdim=True) / 127
@@ -214,7 +217,7 @@ def test_round_trip(tmp_path, hf, draft):
 
 @torch.no_grad()
 def test_training_sees_what_the_loop_drafts_from(hf):
-    """The passes of demo/draft/recipe/unroll.py: at depth k, from every root, the state of the recursion."""
+    """At depth k and from every root, demo/draft/recipe/unroll.py computes the same state as the recursion."""
     unroll = pytest.importorskip("demo.draft.recipe.unroll", reason="needs the source tree's demo")
     draft, ids = (
         layer_draft(hf, layers=(1, 1)),
@@ -231,8 +234,8 @@ def test_training_sees_what_the_loop_drafts_from(hf):
 
 @pytest.mark.parametrize("states", [True, False])
 def test_the_demos_reader_gives_the_rows_that_a_draft_begins_with(hf, draft, states):
-    """The text is read in three pieces, of one of which only the last row is kept. Given states give the recursion's
-    rows."""
+    """The text is read in three pieces: no row of the first is kept, the last row of the second, and all rows of the
+    third. With states the draft's rows equal the recursion's."""
     reader = pytest.importorskip("demo.reader", reason="needs the source tree's demo")
     tokens = tiny.requests(1)[0].prompt + [3, 1, 4, 1, 5]
     pair = Pair(LeanLlama.from_hf(hf), None, (), LeanLlama.from_layer_draft(draft))

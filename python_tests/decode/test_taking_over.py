@@ -303,7 +303,7 @@ def mixed_modes(model):
 @pytest.mark.parametrize("lean", [True, False])
 @pytest.mark.parametrize("change", [None, hook])
 def test_a_model_stays_as_it_was(make, lean, change):
-    """When it is wrapped, between the steps of a loop, and afterwards. Dropout is off during passes."""
+    """A model is unchanged after it is wrapped and between the steps of a run. Dropout is off during passes."""
     model = make(0)
     want = own_text(model)
     model.config.attention_dropout = model.config.attn_pdrop = 0.9
@@ -314,7 +314,7 @@ def test_a_model_stays_as_it_was(make, lean, change):
             module.attention_dropout = 0.9 if isinstance(module.attention_dropout, float) else module.attention_dropout
     mixed_modes(model)
     handle = None
-    if change:  # a hook that looks
+    if change:  # a hook that changes nothing
         handle = model.register_forward_hook(lambda module, args, out: None)
     before = state_of(model)
     target = adapt(model, lean=lean)
@@ -357,7 +357,7 @@ def test_a_checkpoint_behind_it(tmp_path):
 
 
 def test_packing_is_for_a_model_that_is_given_away():
-    """And only for plain linears."""
+    """Only plain linears are packed: one with a hook stays as it is."""
     model = tiny.gpt2(0)
     hook_of = model.lm_head.register_forward_pre_hook(lambda module, args: None)
     packed = adapt(model, pack=True)

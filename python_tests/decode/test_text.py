@@ -208,7 +208,8 @@ def stopped_text(tokenizer, ids, stops):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_stop_strings_see_special_tokens(kind):
-    """Against a search of the whole, character by character: its text, and the exact token at which it ends."""
+    """The text, and the token at which it ends, equal those of a search through the whole text, character by
+    character."""
     tokenizer, met = MAKE[kind](), set()
 
     @settings(max_examples=150, deadline=None, derandomize=True, database=None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/watermark.py: a text that is marked while it is decoded speculatively is that of plain decoding, and so is
+"""examples/watermark.py: a text that is marked during speculative decoding equals that of plain decoding, and so does
 its score."""
 
 import random
@@ -60,15 +60,15 @@ def test_only_the_secret_finds_the_mark(example):
 
 
 def test_all_drafts_of_the_target_itself_are_right(example):
-    """The model drafts by the noise of the rows that are verified."""
+    """Drafts use the noise of the rows that verify them."""
     _, stats = decoded(requests(), example.Marked(77, TableModel(V, ROW)))
     assert stats.alpha == 1 and stats.accepted > 100
 
 
 @pytest.mark.slow
 def test_the_scores_and_the_acceptance_of_a_known_row(example):
-    """p = (.5, .3, .2): scores average sum p H(1/p) = 1.7838, H the harmonic numbers. Its drafts of (.2, .5, .3) are
-    accepted with .693548. Prompts differ, so that no key comes again."""
+    """For p = (.5, .3, .2) scores average sum p H(1/p) = 1.7838, where H are the harmonic numbers. Drafts from q = (.2,
+    .5, .3) are accepted with probability .693548. Prompts differ, so that no key occurs twice."""
     p, q = ((torch.tensor([*x, *[0.0] * (V - 3)])).log() for x in ((0.5, 0.3, 0.2), (0.2, 0.5, 0.3)))
     rng = random.Random(8)
     todo = [Request([rng.randrange(V) for _ in range(4)], 2, 1.0) for _ in range(4000)]
@@ -83,7 +83,7 @@ def test_the_scores_and_the_acceptance_of_a_known_row(example):
 
 
 def test_a_drafter_that_forgets_the_drafts_is_found(example, monkeypatch):
-    """Control: keys of the committed tokens on every row of a chain. The text is then no longer that of plain
+    """Control: with the keys of the committed tokens on every row of a chain, the text is no longer that of plain
     decoding."""
     honest = example.keys
 

@@ -17,7 +17,8 @@ def vllm_modules(monkeypatch):
 
 @pytest.fixture
 def run_python(tmp_path):
-    """Return a function that runs a program in a new process. It saves its result to sys.argv[1], which is returned."""
+    """Return a function that runs a program in a new process. The program saves its result to the file sys.argv[1], and
+    the function returns that result."""
 
     def run(code, **environment):
         out = tmp_path / "out.pt"

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decisions of FlashInfer's and SGLang's kernels by their documentation, one request at a time in float64."""
+"""The decisions of FlashInfer's and SGLang's kernels by their documentation, one request at a time in float64. A coin
+is their uniform random number."""
 
 import numpy as np
 
 
 def drawn(weights, coin):
-    """Return the first id whose running sum exceeds the coin (their uniform) times the total."""
+    """Return the first id whose running sum exceeds the coin times the total."""
     return int(np.argmax(np.cumsum(weights) > coin * weights.sum()))
 
 
@@ -18,7 +19,8 @@ def chain(p, q, drafts, coins, final):
 
 
 def block(p, q, drafts, coins, final):
-    """As chain, with block verification: the longest prefix whose coin lies below its h is kept."""
+    """Return the same with block verification: the longest prefix whose coin lies below its acceptance probability h is
+    kept."""
     G = len(drafts)
     r, tau, scale = 1.0, 0, 1.0
     for i, d in enumerate(drafts):
@@ -67,11 +69,11 @@ def greedy(first, sibling, tokens, chosen, depth):
 
 
 def eagle(rng, topk, depth, selected):
-    """Return a drafter's tree: (the numbers of the groups' parents, the selected numbers, ascending, each one's
-    parent).
+    """Return a drafter's tree: (the parent's number of each group of drafts, the selected drafts' numbers in ascending
+    order, the parent's number of each of these).
 
-    There are topk drafts of the root, then at each level topk drafts for each of the topk best of the level before. A
-    child scores less than its parent, so the best of all include the parents of each of theirs.
+    The root has topk drafts. At each later level each of the topk best drafts of the level before has topk drafts. A
+    child scores less than its parent, so a selected draft's parent is selected too.
     """
     scores, parent_of, groups = list(rng.random(topk)), [-1] * topk, [-1]
     level = list(range(topk))

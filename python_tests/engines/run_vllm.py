@@ -16,7 +16,7 @@ from vllm.sampling_params import StructuredOutputsParams
 
 def sampling_params(given, seed):
     given = dict(given)
-    if "logit_bias" in given:  # JSON's names are words
+    if "logit_bias" in given:  # JSON's keys are strings
         given["logit_bias"] = {int(token): x for token, x in given["logit_bias"].items()}
     if "structured_outputs" in given:
         given["structured_outputs"] = StructuredOutputsParams(**given["structured_outputs"])

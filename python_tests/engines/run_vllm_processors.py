@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare the plugin's views with vLLM's own processors, on a batch that asks for everything. Prints JSON: the largest
-difference of a logprob, how many entries are forbidden, and how many of these differ, by the kinds asked for.
+"""Compare the plugin's views with vLLM's own processors, on batches of requests with one kind of parameter (penalties,
+a bias, ...) or all. Print JSON: for each batch the largest difference of a logprob, how many entries are forbidden, and
+how many of these differ.
 
 A grammar is not part of it: vLLM's runner applies it.
 """
@@ -23,7 +24,7 @@ from specdec_kernels.integrations.vllm import processors, views
 
 
 def processor(kind, batch):
-    """Return vLLM's processor after it was told of the batch's requests."""
+    """Return vLLM's processor, updated with the batch's requests."""
     made = kind(SimpleNamespace(), torch.device("cpu"), False)
     added = []
     for b in range(batch.B):
@@ -83,7 +84,7 @@ def compared(kinds):
     ours = top_logprobs(Rows(batch.rows, **at), 0, every).token_logprobs
     theirs = theirs.log_softmax(1)
     banned = theirs.isneginf()
-    # vLLM forbids ends in the bonus row of every request that is below its minimum before the step
+    # vLLM forbids end tokens in the bonus row of every request that is below its minimum before the step.
     late = torch.zeros_like(banned)
     first = (counts + 1).cumsum(0) - counts - 1
     for b, (until, ends) in batch.ends.items():

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write SmolLM2-135M from its package as folders that an engine loads: FOLDER/target, and of its layers the first 20 as
-FOLDER/draft, the first 4 as FOLDER/shallow and the first 2 as FOLDER/shallower, for tests with many completions.
+"""Write SmolLM2-135M from its package as folders that an engine loads.
+
+FOLDER/target has all layers, FOLDER/draft the first 20, FOLDER/shallow the first 4 and FOLDER/shallower the first 2.
+The last two are for tests with many completions.
 
 python smollm2.py FOLDER
 """

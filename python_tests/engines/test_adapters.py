@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The adapters in examples/ that an engine would carry: their switch, their probe, their fallback and their law."""
+"""The adapters in examples/ that an engine would carry: their switch, probe, fallback and output distribution."""
 
 import importlib
 import json
@@ -55,8 +55,8 @@ def test_vllm_switch_and_probe(adapter):
 
 @pytest.mark.parametrize("one_hot", [False, True])
 def test_vllm_law_of_a_step(adapter, one_hot):
-    """Two requests of other lengths and temperatures in one batch: the joint distribution of the first one's tokens is
-    the target's, of drafts and bonus token too; the second one is greedy."""
+    """Sampled and greedy requests alternate in one batch. A sampled request's tokens, from the draft to the bonus
+    token, follow the target's joint distribution. A greedy request gets the argmax."""
     vllm, n, V = adapter("vllm"), 40_000, 4
     torch.manual_seed(0)
     p, q = probabilities(2, V, seed=1), probabilities(1, V, seed=2)[0]
@@ -91,13 +91,14 @@ def test_vllm_law_of_a_step(adapter, one_hot):
 
 
 def test_vllm_requests_with_a_seed_repeat(adapter):
-    """Whatever shares their batch. They have one or two drafts, the others up to four, and one has none."""
+    """A request with a seed repeats its tokens whatever shares its batch. Such requests have one or two drafts; those
+    added have 4, 0 and 3."""
     vllm, n, V = adapter("vllm"), 30, 50
 
     def run(counts, seeded):
         D = sum(counts)
         q, rows = probabilities(2 * n, V, seed=3), probabilities(2 * n, V, seed=4).log()
-        some = torch.arange(D) % (2 * n)  # each request's rows depend on its first place alone
+        some = torch.arange(D) % (2 * n)  # a request's rows depend on its number alone
         ends = torch.tensor(counts).cumsum(0)
         for b, end in enumerate(ends):
             some[end - counts[b] : end] = torch.arange(counts[b]) + 2 * (b % n)
@@ -140,7 +141,7 @@ def test_sglang_switch_probe_and_fallback(adapter):
         verify(*got, *step, p, q.clone(), 1.0, 1.0, True)
         getattr(sglang, ours)(*want, *step, p, q.clone())
         assert all(map(torch.equal, got, want)) and calls == []
-        verify(*buffers(), *step, p.double(), q.double(), threshold_acc=0.5)  # no rows of float64 here
+        verify(*buffers(), *step, p.double(), q.double(), threshold_acc=0.5)  # our ops take no float64 rows
         assert calls.pop() == 0.5
         if rejection:
             verify(*buffers(), *step, p, q.double())
@@ -172,8 +173,8 @@ print(json.dumps([run_vllm.run(sys.argv[1], job) | {"steps": len(steps)} for job
 @pytest.mark.thorough
 @pytest.mark.skipif("SPECDEC_TEST_VLLM" not in os.environ, reason="SPECDEC_TEST_VLLM names no environment")
 def test_in_vllm_itself():
-    """The two lines, in the engine: greedy text with drafts equals that without, and the target as its own draft is
-    nearly always accepted at temperature 1 (vLLM's own kernels accept 16 of 708 such drafts on the CPU)."""
+    """With the two lines in the engine, greedy text with drafts equals that without, and the target as its own draft is
+    nearly always accepted at temperature 1. (vLLM's own kernels accept 16 of 708 such drafts on the CPU.)"""
     folder = Path(os.environ["SPECDEC_TEST_VLLM"]).absolute()
     environment = os.environ | {
         "VLLM_USE_SPECDEC": "1", "SPECDEC_VLLM": "0", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "PYTHONPATH": str(ROOT),

@@ -19,7 +19,7 @@ EXAMPLES = ROOT / "examples"
 
 
 def run(command, folder=ROOT, **environment):
-    """Run in a process that finds this Python, this package and torch's linker."""
+    """Run a command in a process that finds this Python, this package and torch's linker. Return its output."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)} | environment
     done = subprocess.run(["bash", "-ec", command], cwd=folder, env=environment, capture_output=True, text=True)
@@ -73,7 +73,8 @@ def test_the_step_keeps_and_rejects_drafts(monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
 def test_cpp_without_python(tmp_path):
-    """Built and run with the commands of its comment. It prints what the same call gives here."""
+    """The C++ program is built and run with the commands of its comment. It prints the results of the same call in
+    Python."""
     text = (EXAMPLES / "cpp" / "verify_chain.cpp").read_text()
     commands = re.findall(r"^//   (.*)$", text, re.M)
     assert len(commands) == 3

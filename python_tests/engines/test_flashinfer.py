@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlashInfer's chain_speculative_sampling on our ops: the results that its documentation gives for the uniforms of
-ours."""
+"""FlashInfer's chain_speculative_sampling on our ops: results are those of its documentation, with the random numbers
+that our ops draw."""
 
 import peer_walks
 import pytest
@@ -27,7 +27,8 @@ def inputs():
 
 
 def numbers(seed, offset):
-    """Return the coins of the tests [B, G] and of the final draw [B], as the docstring defines them."""
+    """Return the random numbers of the acceptance tests [B, G] and of the final draw [B], as the docstring of
+    chain_speculative_sampling defines them."""
     seeds = torch.as_tensor(seed) ^ (torch.arange(B) << 40)
     offsets = torch.as_tensor(offset).expand(B).contiguous()
     return uniforms(seeds, offsets, G), uniforms(seeds, offsets, 1, DOMAIN_FINAL)[:, 0]
@@ -124,12 +125,12 @@ def test_rows_of_one_seed_draw_different_numbers():
 
 
 def test_edges():
-    """Drafts that no row explains: q = 0, an id out of range, equal rows."""
+    """Edge cases: drafts with q = 0 or an id out of range are rejected, and with equal rows every draft is accepted."""
     p = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]]).expand(50, 2, 3)
     q = torch.tensor([0.0, 1.0, 0.0]).expand(50, 1, 3)
     tokens, singles, emitted = chain_speculative_sampling(q, torch.zeros(50, 1, dtype=torch.int32), p, seed=1, offset=0)
     assert not singles.any() and not emitted.any() and (tokens[:, 0] == 0).all() and (tokens[:, 1] == -1).all()
-    sure = torch.tensor([1.0, 0.0, 0.0]).expand(50, 1, 3)  # id 0's, which -1 must not be taken for
+    sure = torch.tensor([1.0, 0.0, 0.0]).expand(50, 1, 3)  # all mass is at id 0, for which -1 must not be taken
     tokens, singles, emitted = chain_speculative_sampling(sure, torch.full((50, 1), -1), p, seed=1, offset=0)
     assert not singles.any() and not emitted.any() and set(tokens[:, 0].tolist()) == {0, 1}
     drafts = torch.ones(50, 1, dtype=torch.int64)

@@ -56,7 +56,7 @@ def test_examples_print_what_they_say():
 
 
 def test_no_call_looks_at_a_value():
-    """On tensors without values, as torch.compile and a captured graph have them."""
+    """Every call works on fake tensors, so that it reads no values, as torch.compile and CUDA graphs require."""
     B, N, S, V = 3, 6, 4, 8
     with FakeTensorMode():
         ids = lambda *shape: torch.empty(shape, dtype=torch.int64)

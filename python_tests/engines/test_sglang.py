@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's calls on our ops: with the same coins, token by token the results of its contract, in the buffers that it
-passes."""
+"""SGLang's calls on our ops. With the same coins (uniform random numbers) they write the results of SGLang's contract,
+token by token, to the buffers that it passes."""
 
 import numpy as np
 import peer_walks
@@ -93,7 +93,8 @@ def test_tree_by_the_targets_law(op_backend, thresholds):
 
 @pytest.mark.parametrize("thresholds", [(1.0, 1.0), (0.6, 0.3)])
 def test_rejected_children_are_written_to_draft_probs(thresholds):
-    """At each node that was reached, as SGLang's kernel does, and nowhere else; also if a child occurs twice."""
+    """p of rejected children is written at each node that was reached and nowhere else, as SGLang's kernel does, also
+    if a child occurs twice."""
     tokens, places, first, sibling = random_trees(5)
     tokens[::3, -1] = tokens[::3, -2]
     tokens[1::3, 0] = tokens[1::3].gather(1, first[1::3, :1].clamp(min=0))[
@@ -146,7 +147,7 @@ def test_every_argument_may_have_any_strides(name, how):
 
 
 def test_block_under_its_own_name():
-    """It is the chain's function with block_verification."""
+    """chain_block_speculative_sampling_triton is the chain's function with block_verification."""
     p, q = probabilities(B, S, V, seed=11), probabilities(B, S - 1, V, seed=12, sharp=1.0)
     given = (torch.randint(V, (B, S)), torch.arange(B * S).view(B, S), None, None, coins(B, S, seed=13))
     out, other = buffers(B, S, S), buffers(B, S, S)
@@ -170,7 +171,7 @@ def test_tree_leaves_unused_places_alone():
 
 
 def test_a_coin_of_zero_accepts_nothing_forbidden():
-    """SGLang's <= would accept; the difference is documented."""
+    """With a coin of 0 SGLang's <= would accept a token of probability 0. The difference is documented."""
     tokens, places = torch.tensor([[0, 1, 2]]), torch.tensor([[0, 1, 2]])
     first, sibling = torch.tensor([[1, -1, -1]]), torch.tensor([[-1, 2, -1]])
     p = torch.tensor([0.0, 0.0, 0.3, 0.7]).expand(1, 3, 4)
@@ -182,7 +183,7 @@ def test_a_coin_of_zero_accepts_nothing_forbidden():
 
 
 def test_equal_siblings_do_not_bias_the_law():
-    """With stratified coins and drafts A, A, B, the first token follows the target to within 1 / n."""
+    """With stratified coins and drafts A, A, B, the first token follows the target to within .01."""
     n = 400
     tokens, places = torch.tensor([[0, 1, 1, 2]]).expand(n, 4), torch.arange(4 * n).view(n, 4)
     first, sibling = torch.tensor([[1, -1, -1, -1]]).expand(n, 4), torch.tensor([[-1, 2, 3, -1]]).expand(n, 4)
@@ -230,7 +231,7 @@ def test_chain(op_backend, block):
 
 
 def test_chain_takes_rows_behind_the_drafts_and_halves():
-    """A draft buffer with one more row, and inputs in half precision."""
+    """A draft buffer may have one more row, and inputs may be bfloat16."""
     p, q = probabilities(B, S, V, seed=16).bfloat16(), probabilities(B, S, V, seed=17).bfloat16()
     tokens, places = torch.randint(V, (B, S)), torch.arange(B * S).view(B, S)
     u, final = coins(B, S, seed=18), coins(B, seed=19)
@@ -308,7 +309,7 @@ def plain_tree(groups, selected, parent_numbers):
 
 
 SHAPES = [(1, 4, 5), (3, 1, 4), (2, 3, 6), (4, 4, 16), (5, 3, 20), (8, 3, 32), (8, 3, 33)]
-MODES = [(*shape, mode) for shape in SHAPES for mode in (0, 1, 2) if mode < 2 or shape[2] <= 32]  # bits of a packed row
+MODES = [(*shape, mode) for shape in SHAPES for mode in (0, 1, 2) if mode < 2 or shape[2] <= 32]  # 32 bits a row
 
 
 @pytest.mark.parametrize("topk, depth, nodes, mode", MODES)
@@ -353,8 +354,8 @@ def test_build_tree(topk, depth, nodes, mode):
 
 
 def test_build_tree_without_a_parent():
-    """The parent of draft 4 is draft 1, which was not selected. Draft 4 becomes padding in no list; its neighbours stay
-    the same."""
+    """The parent of draft 4 is draft 1, which was not selected. Draft 4 becomes padding, which is nobody's child; the
+    other nodes stay the same."""
     groups, chosen = torch.tensor([[-1, 0, 1]]), torch.tensor([[0, 2, 4]])
     mask, positions = torch.ones(16, dtype=torch.bool), torch.zeros(4, dtype=torch.int64)
     places, first, sibling = torch.full((3, 1, 4), 9)
@@ -367,7 +368,7 @@ def test_build_tree_without_a_parent():
 
 @pytest.mark.parametrize("number", [2, 3])
 def test_build_tree_of_a_parent_that_does_not_come_before(number):
-    """Draft 2 as its own child, or as a child of draft 3: it is no node's child."""
+    """Draft 2 names itself or draft 3 as its parent, so that it becomes no node's child."""
     groups, chosen = torch.tensor([[-1, number, 1]]), torch.tensor([[0, 2, 3]])
     places, first, sibling = torch.full((3, 1, 4), -1)
     out = (torch.ones(16, dtype=torch.bool), torch.zeros(4, dtype=torch.int64), places, first, sibling)
@@ -376,7 +377,7 @@ def test_build_tree_of_a_parent_that_does_not_come_before(number):
 
 
 def test_the_built_tree_is_what_the_others_take():
-    """From SGLang's numbers to the tokens that are kept."""
+    """A tree built from SGLang's numbers is verified, and the expected tokens are kept."""
     # the root's two children, drafts 0 and 1, and both children of draft 0
     groups, chosen = torch.tensor([[-1, 0, 1]]), torch.tensor([[0, 1, 2, 3]])
     places, first, sibling = torch.full((3, 1, 5), -1)

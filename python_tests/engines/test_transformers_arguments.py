@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keywords of speculative, the arguments that generate does not pass on, streamers, and stop strings."""
+"""`speculative`, our custom_generate for transformers: its keywords, the arguments that generate does not pass on,
+streamers, and stop strings."""
 
 import inspect
 import threading

@@ -104,7 +104,7 @@ def test_generate_with_an_assistant(patched, sampled):
     options = {"max_new_tokens": 20, "assistant_model": draft, "do_sample": sampled, "eos_token_id": None}
 
     def run():
-        torch.manual_seed(7)  # of the draft's draws
+        torch.manual_seed(7)  # seeds the draft's draws
         return model.generate(ids, pad_token_id=0, **options)
 
     if not sampled:
@@ -140,7 +140,7 @@ def strange(candidate_input_ids, logits):
 
 
 def test_a_draft_that_has_ended_the_text(patched, monkeypatch):
-    """The older form: if all drafts are accepted, no token follows them."""
+    """In the older form, no token follows the drafts if all are accepted and the last one ends the text."""
     monkeypatch.setattr(utils, "_speculative_sampling", old_form)
     function = patched(seed=1)
     ids, p, q = torch.tensor([[0, 2, 3]]), torch.tensor([0.0, 0.0, 0.5, 0.5]).log(), torch.full((4,), 0.25).log()

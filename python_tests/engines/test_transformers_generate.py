@@ -97,7 +97,7 @@ def test_sampling_is_the_configurations(models, filters):
     model, draft = models["llama"]
     inputs = batch()
     options = {"do_sample": True, "custom_generate": speculative, "eos_token_id": None, "seed": 40} | filters
-    plain = {"top_k": 0} | filters  # a configuration's own default is 50
+    plain = {"top_k": 0} | filters  # a configuration's default is top_k=50
     got = model.generate(**inputs, drafter=ModelDrafter(adapt(draft, lean=False, pack=False), 3), **options | plain)
     prompts = [ids[kept].tolist() for ids, kept in zip(inputs["input_ids"], inputs["attention_mask"].bool())]
     todo = [Request(p, 24, seed=40 + b, **{"temperature": 1.0} | filters) for b, p in enumerate(prompts)]
@@ -189,7 +189,8 @@ def test_what_it_cannot_do_raises(models):
 
 
 def test_called_without_generate(models):
-    """The callable with the arguments that transformers passes, without criteria and processors."""
+    """`speculative` called directly, with the arguments that transformers passes but without criteria and
+    processors."""
     model, _ = models["llama"]
     with pytest.raises(ValueError, match="stopping_criteria must hold max_length"):
         speculative(model, torch.tensor([[1]]), LogitsProcessorList(), StoppingCriteriaList(), GenerationConfig())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""custom_generate=speculative with processors that change rows and criteria that end rows: greedy rows are those of
-plain generate, which runs the processors themselves."""
+"""custom_generate=speculative with processors that change logits and criteria that end texts: greedy tokens are those
+of plain generate, which runs the processors itself."""
 
 import copy
 import itertools
@@ -180,7 +180,8 @@ def fields(given, prompt=2, most=20, eos=(7,)):
 
 @pytest.mark.parametrize("order", [*itertools.permutations(range(3))], ids=str)
 def test_a_forbidden_id_stays_forbidden(order):
-    """Whatever bias another processor gives it, as when transformers adds them one after another."""
+    """A forbidden id stays forbidden whatever bias another processor gives it, as when transformers adds them one after
+    another."""
     every = (
         SuppressTokensLogitsProcessor([5], device="cpu"),
         SequenceBiasLogitsProcessor({(5,): 2.0, (6,): 1.5}),
@@ -244,7 +245,7 @@ class Mine(RepetitionPenaltyLogitsProcessor):
 
 
 def test_what_is_refused(pair):
-    """By name, and before anything is decoded."""
+    """Processors that cannot be served are refused by name, before anything is decoded."""
     model, draft = pair
 
     def error(*given, drafter=None, **more):
@@ -273,7 +274,7 @@ def test_what_is_refused(pair):
 
 
 def test_every_processor_of_a_configuration_is_served_or_refused():
-    """Those of the installed transformers are known by name, so none is taken for another."""
+    """Every processor that is served by name exists in the installed transformers."""
     from transformers.generation import logits_process
 
     assert all(hasattr(logits_process, name) for name in processors.SERVED)

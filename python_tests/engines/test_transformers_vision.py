@@ -28,7 +28,8 @@ def same(model, inputs=IDS, **more):
 
 @pytest.mark.parametrize("name", SERVED)
 def test_text_alone_is_plain_generate(name):
-    """Also with padded prompts, and with a processor that marks which tokens are text."""
+    """Text-only prompts give plain generate's tokens, also with padding, and with the argument by which a processor
+    marks which tokens are text."""
     model = vision.tiny(name)
     equal, stats = same(model)
     assert equal and stats.drafted > 0
@@ -40,7 +41,8 @@ def test_text_alone_is_plain_generate(name):
 
 @pytest.mark.thorough
 def test_every_class():
-    """Each equals plain generate, is refused with a reason, or cannot be made this small; 30 are equal."""
+    """Each class equals plain generate, is refused with a reason, or cannot be made this small. At least 30 are
+    equal."""
     found = {}
     for name in vision.classes():
         try:

@@ -66,7 +66,7 @@ def test_law_where_vllm_prepares_the_rows():
 
 
 def test_logprobs_where_vllm_prepares_the_rows():
-    """Their rows are those of the scheduled layout: the i-th token of request b has its i-th row."""
+    """Logprobs are in the scheduled layout: the i-th token of request b has its i-th row."""
     world, scheduled = World(), torch.tensor([1, 3, 0, 2])
     tokens, rows = drawn(world, 4, torch.Generator().manual_seed(6))
     for cut_ones in (scheduled, torch.tensor([1, 2, 0, 2])):  # the longest draft is cut, or is not
@@ -98,8 +98,11 @@ def test_async_scheduling_pads_where_the_grammar_ends():
 
 
 def test_a_grammar_that_cuts_every_draft_at_its_first_token():
-    """Steps without a scheduled draft, whose metadata is None: the example of the issue, (.65, .35) without the
-    correction, one request at a time. 1,000 steps detect a bias of .08 (5 standard deviations)."""
+    """If every draft is cut at its first token, no draft is scheduled and the step's metadata is None.
+
+    The example of the issue, one request at a time: without the correction (.5, .5) would become (.65, .35). 1,000
+    steps detect a bias of .08 (5 standard deviations).
+    """
     p, q, N = torch.tensor([0.5, 0.5, 0.0]).log(), torch.tensor([0.4, 0.1, 0.5]), 1000
     generator, seen = torch.Generator().manual_seed(5), Counter()
     sampler, drafter = vllm_stub.rejection_sampler(), vllm_stub.proposer()

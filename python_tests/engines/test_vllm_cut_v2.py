@@ -110,7 +110,8 @@ def test_which_requests_have_a_draft():
     "grammar, store, drafts, reaches", [(["a"], 1, 0, 3), (None, 1, 0, 0), (["a"], None, 0, 0), (["a"], 1, 2, 2)]
 )
 def test_a_step_whose_drafts_are_all_cut(grammar, store, drafts, reaches):
-    """vLLM sends the step to its sampler, because of num_draft_tokens of its batch, which stays unchanged."""
+    """vLLM would send a step without scheduled drafts to its sampler. If a grammar cut them, the plugin passes on a
+    copy of the batch with one draft per request, and the batch itself stays unchanged."""
     batch = SimpleNamespace(num_draft_tokens=drafts, req_ids=["a", "b", "c"])
     runner = SimpleNamespace(speculator=SimpleNamespace(draft_logits=store), rejection_sampler=object())
     grammar = grammar and SimpleNamespace(structured_output_request_ids=grammar)

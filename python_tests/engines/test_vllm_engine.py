@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin in vLLM itself, on the CPU: the tests of `make test-vllm`, in the environment that vllm_cpu.sh makes.
 
-SPECDEC_TEST_VLLM names that environment's folder. Without the plugin vLLM 0.32 accepts 16 of 708 such drafts on the
-CPU, and its text is garbage: it expands the sampling parameters into memory that nothing writes (docs/vllm.md).
+SPECDEC_TEST_VLLM names that environment's folder. Without the plugin vLLM 0.32 accepts 16 of 708 drafts of the target
+itself on the CPU, and its text is garbage: it expands the sampling parameters into memory that nothing writes
+(docs/vllm.md).
 """
 
 import ast
@@ -53,8 +54,8 @@ def test_greedy_text_is_that_of_no_drafts():
 
 
 def test_min_p_and_bias_under_speculation():
-    """vLLM refuses these with speculation. Drafts of the target itself are accepted under min-p, and a bias gives the
-    text of plain decoding."""
+    """vLLM refuses min-p and a bias with speculation; the plugin serves them. Drafts of the target itself are accepted
+    under min-p, and a bias gives the text of plain decoding."""
     biased = call(seeds=None, temperature=0.0, logit_bias={"198": -100.0, "28": 3.0})
     calls = [biased, call(seeds=None, temperature=0.0)]
     sampled = [call(temperature=1.0, min_p=0.1, logprobs=2)]
@@ -65,8 +66,8 @@ def test_min_p_and_bias_under_speculation():
 
 
 def test_prompt_lookup_and_processors_at_temperature_one():
-    """One-hot drafts with penalties, banned words and a minimum length, which vLLM applies to the rows before the
-    test."""
+    """With one-hot drafts, requests with penalties, banned words and a minimum length repeat their tokens with the same
+    seeds."""
     banned = call(temperature=1.0, repetition_penalty=1.2, min_tokens=40, bad_words=[" the"])
     (answer,), _ = engine((NGRAM, [call(temperature=1.0), banned, banned]), processes="0")
     assert answer["tokens"][1] == answer["tokens"][2]
@@ -74,7 +75,7 @@ def test_prompt_lookup_and_processors_at_temperature_one():
 
 
 def test_requests_of_one_batch_that_ask_for_different_things():
-    """Greedy and three ways to sample, one of them with logprobs: each gets the same as alone."""
+    """One greedy request and three that sample differently, one of them with logprobs: each gets the same as alone."""
     each = [
         {"temperature": 0.0},
         {"temperature": 0.7, "top_k": 40},
@@ -186,7 +187,8 @@ def parameters(root, module, name):
 
 @pytest.mark.parametrize("version", known.VERSIONS)
 def test_the_functions_that_are_replaced_are_those_that_are_known(version):
-    """Also for a version that cannot run here: its source is parsed, not imported."""
+    """The functions that the plugin replaces have known parameters, also in a version that cannot run here: its source
+    is parsed, not imported."""
     run, read = next((FOLDER / "lib").glob("python3*/site-packages")), FOLDER / f"vllm-{version}"
     root = read if read.is_dir() else run
     seen = set()

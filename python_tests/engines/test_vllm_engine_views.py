@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What requests ask of rows, in vLLM itself on the CPU: beside vLLM's own processors, and the text's distribution."""
+"""Requests with penalties, biases, bans or a thinking budget, in vLLM itself on the CPU: rows compared with those of
+vLLM's own processors, and the text's distribution."""
 
 import json
 import os
@@ -43,7 +44,7 @@ BIAS = {28: 1.0, 260: -0.5}
 
 
 def penalised(z, ids, presence=1.5, repetition=1.1):
-    """The logits of a request that asks for ASKED and BIAS, after the text's ids; by definition, in float64."""
+    """Return the logits of a request with ASKED and BIAS after the text's ids, by definition."""
     z = z.clone()
     for v, x in BIAS.items():
         z[v] += x
@@ -55,7 +56,8 @@ def penalised(z, ids, presence=1.5, repetition=1.1):
 
 
 def test_the_law_of_tokens_with_penalties_min_p_and_a_bias():
-    """5,000 completions of three tokens that ask for all four, beside 2,500 that ask for none, in the same batches.
+    """5,000 completions of three tokens with two penalties, min-p and a bias, beside 2,500 with none of these in the
+    same batches.
 
     Tokens 2 and 3 come from verification. The distribution without the presence penalty is rejected.
     """
@@ -77,8 +79,8 @@ def test_the_law_of_tokens_with_penalties_min_p_and_a_bias():
 
 
 def test_greedy_text_with_penalties_is_that_of_no_drafts():
-    """In float32, also with a bias, a bad word and a minimum length. The drafts are the target's own, without what the
-    requests ask for, so some are accepted and some are not."""
+    """Greedy text in float32 equals that without drafts, also with a bias, a bad word and a minimum length. The target
+    drafts for itself without these parameters, so some drafts are accepted and some are not."""
     penalties = {"presence_penalty": 1.5, "repetition_penalty": 1.1, "frequency_penalty": 0.3}
     bans = {"bad_words": [" the"], "min_tokens": 20, "logit_bias": {"28": 2.0}, "ignore_eos": False}
     asked = [{"temperature": 0.0, "max_tokens": 24} | x for x in (penalties, penalties | bans)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The logprobs of a step with vLLM's plugin, for each emitted token and its row's best ids, and its rank, against a
-softmax and a sort of the rows."""
+"""Logprobs of a step with vLLM's plugin: those of each emitted token and of its row's best ids, and the token's rank,
+equal a softmax and a sort of the rows."""
 
 import pytest
 import torch

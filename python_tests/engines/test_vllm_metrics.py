@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM's plugin reports of itself, from the ops' status to vLLM's metrics and stats log."""
+"""The counts that vLLM's plugin reports, from the ops' status to vLLM's metrics and stats log."""
 
 import os
 from collections import Counter
@@ -26,7 +26,7 @@ def nothing_yet(monkeypatch):
 
 
 class Metric:
-    """prometheus_client's Counter or Gauge: the values by labels."""
+    """A stand-in for prometheus_client's Counter and Gauge that keeps its values by labels."""
 
     made: dict = {}
 
@@ -41,7 +41,7 @@ class Metric:
 
 
 def reported():
-    """Return the attribute of the worker's next output."""
+    """Return the counts that the worker's next output carries."""
     output = SimpleNamespace()
     metrics.made_output(lambda self: None, output)
     return getattr(output, "specdec", None)
@@ -49,7 +49,7 @@ def reported():
 
 @pytest.mark.usefixtures("vllm_modules")
 def test_a_worker_counts_its_steps_and_the_requests_status():
-    """Three requests: one whose row is NaN in both steps, and one in the second step only."""
+    """Of three requests, one has a NaN row in both steps, and another in the second step only."""
     assert reported() is None
     metadata = vllm_stub.metadata([1, 0, 0], torch.tensor([3]))
     for bad in ([0], [0, 2]):
@@ -116,7 +116,8 @@ def test_from_the_scheduler_to_the_loggers(caplog):
 @pytest.mark.thorough
 @pytest.mark.skipif("SPECDEC_TEST_VLLM" not in os.environ, reason="SPECDEC_TEST_VLLM names no environment")
 def test_in_vllm_with_its_engine_in_another_process():
-    """A request for processed logprobs takes vLLM's path; the API's process knows of it, and of the plugin's steps."""
+    """A request for processed logprobs takes vLLM's path. The API's process reports this, and the steps that the plugin
+    verified."""
     short = {"max_tokens": 6, "temperature": 1.0}
     calls = [call(PROMPTS[:2], [1, 2], **short), call(PROMPTS[:1], seeds=None, logprobs=2, **short)]
     (answer,), log = engine(

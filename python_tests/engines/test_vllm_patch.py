@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How vLLM's plugin is loaded into a process: once, for known versions and signatures, and only if it is turned on."""
+"""The loading of vLLM's plugin into a process: once, for known versions and signatures, and only if it is turned on."""
 
 import inspect
 import sys
@@ -13,7 +13,7 @@ from specdec_kernels.integrations.vllm import fallback, known, patch, verify
 
 
 def fake(name, **changed):
-    """Return a module with the functions that the plugin knows; they have parameters only."""
+    """Return a module with the functions that the plugin knows. They have the right parameters and do nothing."""
     module = ModuleType(name)
     for (where, function), forms in known.PARAMETERS.items():
         if where == name:
@@ -83,7 +83,8 @@ def test_another_value_is_off_with_a_warning(engine, monkeypatch, caplog, value)
 
 @pytest.mark.parametrize("where", ["a request", "the runner"])
 def test_an_engine_that_does_not_speculate(engine, caplog, where):
-    """A line says so once: when its runner is made (V1), and at its first request (V2 too)."""
+    """An engine that does not speculate is reported once: when its runner is made (V1), or at its first request (V2
+    too)."""
     fallback.no_speculation.cache_clear()
     modules = engine()
     plugin.register()
@@ -160,7 +161,7 @@ def test_the_second_runner_and_its_drafter_are_checked_apart(engine, caplog, cha
 
 
 def test_without_triton_no_second_runner(engine, caplog):
-    """vLLM's V2 model runner does not exist then, and its modules are not imported."""
+    """Without Triton vLLM has no V2 model runner, so its modules are not imported."""
     modules = engine(triton=False)
     del modules[known.SAMPLER_V2]
     plugin.register()
@@ -169,7 +170,7 @@ def test_without_triton_no_second_runner(engine, caplog):
 
 @pytest.mark.parametrize("speculates", [True, False])
 def test_a_race_of_the_second_runner_is_refused(engine, monkeypatch, speculates):
-    """When the engine makes its scheduler, with speculation and without."""
+    """A race with V2's runner is refused when the engine makes its scheduler, with speculation and without."""
     scheduler = engine()[known.SCHEDULER].Scheduler
     plugin.register()
     config = lambda v2: SimpleNamespace(use_v2_model_runner=v2, speculative_config=object() if speculates else None)

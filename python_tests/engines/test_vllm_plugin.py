@@ -61,7 +61,7 @@ def test_a_seeded_request_repeats_itself_among_others():
 
 
 def test_a_seeded_request_draws_alike_whether_others_have_drafts():
-    """A step without drafts takes the same path."""
+    """A seeded request draws the same first token in a step without drafts, which takes the same path."""
     B, rows = 30, torch.randn(30, V, generator=torch.Generator().manual_seed(5))
     seeds, start = {b: 50 + b for b in range(B)}, torch.arange(B) * 2
 
@@ -81,7 +81,7 @@ def test_a_seeded_request_draws_alike_whether_others_have_drafts():
 
 @pytest.mark.parametrize("why", ["logprob_token_ids", "processed logprobs"])
 def test_a_step_without_drafts_that_is_left_to_vllm(why):
-    """vLLM's sampler gets rows that the grammar has changed."""
+    """A step that is left to vLLM's sampler first has the grammar applied to its rows, once."""
     fallback.steps.clear()
     sampling, sampler = vllm_stub.sampling(1), vllm_stub.rejection_sampler()
     if why == "logprob_token_ids":
@@ -100,7 +100,7 @@ def test_a_step_without_drafts_that_is_left_to_vllm(why):
 
 
 def test_requests_without_drafts_and_placeholders():
-    """g_b = 0 emits one token, and an id of -1 ends a draft."""
+    """A request without drafts emits one token, and an id of -1 ends a draft."""
     target = torch.full((7, V), -20.0)
     target[torch.arange(7), torch.tensor([1, 2, 3, 4, 0, 1, 2])] = 20.0
     metadata = vllm_stub.metadata([2, 0, 2], torch.tensor([1, 2, 0, -1]))
@@ -130,12 +130,13 @@ def test_drafts_whose_rows_are_gone_are_not_kept():
 
 @pytest.mark.parametrize("greedy", [False, True])
 def test_synthetic_rates(greedy):
-    """The rate of each position, given those before it; there are more rates than drafts in this step."""
+    """A position's rate is the probability that its draft is accepted if all before it are. There are more rates than
+    drafts in this step."""
     B, sampler = 20_000, vllm_stub.rejection_sampler("synthetic")
     sampling = vllm_stub.sampling(B, all_greedy=greedy)
     metadata = vllm_stub.metadata([2] * B, torch.tensor([0, 1] * B))
     sampler.specdec_step = vllm_stub.step(metadata, torch.arange(B))
-    rows = torch.full((3 * B, V), -30.0).index_fill(1, torch.tensor([4]), 30.0)  # the target wants neither
+    rows = torch.full((3 * B, V), -30.0).index_fill(1, torch.tensor([4]), 30.0)  # the target favours neither
     draft_rows = torch.zeros(2 * B, V)
     out = verify.forward(never, sampler, metadata, draft_rows, rows, sampling).sampled_token_ids
     assert testing.check_tokens(out, {(0, 1, 4): 0.75, (0, 4): 0.25})  # the first rate is 1
@@ -169,7 +170,7 @@ def test_what_is_left_to_vllm(why, kind, caplog):
 
 @pytest.mark.parametrize("method", ["standard", "synthetic"])
 def test_vllms_own_way_is_told_the_drafts_law(method):
-    """Our drafter passes logits, which vLLM would take for probabilities."""
+    """Our drafter passes logits. vLLM would take them for probabilities, so that they are converted."""
     sampling, sampler = vllm_stub.sampling(3, **PARAMETERS), vllm_stub.rejection_sampler(method)
     sampling.temperature[2] = 0
     sampler.is_processed_logprobs_mode, sampling.max_num_logprobs = True, 2
@@ -190,7 +191,8 @@ def test_vllms_own_way_is_told_the_drafts_law(method):
 
 
 def test_rejection_sample_of_rows_that_vllm_prepared():
-    """Draft probabilities, a temperature that is already applied, and a bonus token that vLLM drew."""
+    """vLLM passes draft probabilities, rows to which the temperature is already applied, and a bonus token that it
+    drew."""
     z, q = torch.tensor([[2.0, 0.0, 1.0], [0.0, 3.0, 0.0]]), torch.tensor([[0.0, 1.0, 0.0], [0.2, 0.6, 0.2]])
     B = 20_000
     sampling = vllm_stub.sampling(B, temperature=0.3)  # applied to z by vLLM, and not again

@@ -26,7 +26,7 @@ def law(z, temperature, top_k, top_p, min_p):
 
 
 def of_a_step(method="standard"):
-    """Return the joint distribution of steps with min-p."""
+    """Return the chi-square of steps with min-p against their joint distribution."""
     return vllm_step.chi_square_of_a_step(method, parameters=MIN_P, law=law)
 
 
@@ -47,7 +47,7 @@ def test_without_min_p_the_law_is_another(monkeypatch):
 
 
 def biased(biases):
-    """vLLM's LogitBiasLogitsProcessor: (request, token) and the bias added there."""
+    """Return a stand-in for vLLM's LogitBiasLogitsProcessor with {request: {token: bias}}."""
     every = [(request, token, x) for request, of in biases.items() for token, x in of.items()]
     places = tuple(torch.tensor([e[i] for e in every], dtype=torch.int32) for i in (0, 1))
     return SimpleNamespace(biases=biases, logits_slice=places, bias_tensor=torch.tensor([e[2] for e in every]))
@@ -76,8 +76,8 @@ def test_a_bias_is_added_to_every_row_of_its_request(num_draft):
 
 
 def test_min_p_for_vllms_own_verification():
-    """If verification falls back to vLLM, logits removed by min-p are -inf, for sampled requests, by their
-    temperature."""
+    """If verification falls back to vLLM, logits that min-p removes at the request's temperature are -inf. A greedy row
+    keeps its argmax only."""
     sampling = vllm_stub.sampling(3, min_p=0.3)
     sampling.temperature = torch.tensor([0.5, 2.0, 0.0])
     sampling.logitsprocs.argmax_invariant[0].min_p[1] = 0.0

@@ -89,7 +89,7 @@ class Engine:
 def decoded(B, steps, speculates=True, seeds=None, drafter=None, counts=lambda step, B: torch.full((B,), G), **more):
     target, other = tables(4)
     run = Engine(target, other if drafter is None else drafter, B, seeds, speculates, **more)
-    run.step(torch.zeros(B, dtype=torch.int64))  # the prompt's
+    run.step(torch.zeros(B, dtype=torch.int64))  # the step that reads the prompt
     for i in range(steps):
         run.step(counts(i, B) if speculates else torch.zeros(B, dtype=torch.int64))
     return run
@@ -98,8 +98,8 @@ def decoded(B, steps, speculates=True, seeds=None, drafter=None, counts=lambda s
 @pytest.mark.usefixtures("vllm_modules")
 @pytest.mark.parametrize("seeds", [None, {b: 50 + b for b in range(0, 60, 2)}])
 def test_one_text_with_any_drafts_or_none(seeds):
-    """Also where the drafts' numbers vary, a step has none, and the draft is another model's. An engine that does not
-    speculate writes the same text."""
+    """The text is the same if the number of drafts varies, if a step has none, and if another model drafts. An engine
+    that does not speculate writes the same text."""
     plain = decoded(60, 16, speculates=False, seeds=seeds).texts
     ragged = lambda i, B: (torch.arange(B) + i) % (G + 1) * int(i % 3 != 2)
     for run in (decoded(60, 6, seeds=seeds), decoded(60, 8, seeds=seeds, counts=ragged),
@@ -114,7 +114,8 @@ def test_one_text_with_any_drafts_or_none(seeds):
 
 @pytest.mark.usefixtures("vllm_modules")
 def test_drafts_share_the_targets_noise():
-    """A draft equal to the target is always accepted; with noise of other positions it would be by chance."""
+    """Drafts of the target itself are always accepted. With noise of other positions they would be accepted by
+    chance."""
     target, _ = tables(4)
     run = decoded(200, 3, drafter=target)
     assert run.accepted == run.drafted > 1000
@@ -123,7 +124,8 @@ def test_drafts_share_the_targets_noise():
 @pytest.mark.slow
 @pytest.mark.usefixtures("vllm_modules")
 def test_the_text_follows_the_target():
-    """The joint distribution of three tokens, of requests without seeds: their ids give them."""
+    """Three tokens of requests without seeds follow the target's joint distribution. Their seeds are made from the
+    requests' ids."""
     target, _ = tables(4)
     p = [law(row, **PARAMETERS) for row in target]
     wanted = testing.enumerate_law(lambda t: p[t[-1] if t else 0], 3)
@@ -141,7 +143,7 @@ def test_requests_of_other_names_draw_other_texts():
 
 @pytest.mark.usefixtures("vllm_modules")
 def test_a_step_left_to_vllm_leaves_no_place_of_an_earlier_batch():
-    """A step without drafts that falls back: drafts after it may be those of another batch."""
+    """After a step without drafts that falls back, the next drafts may be those of another batch."""
     run = decoded(3, 1)
     assert run.proposer.specdec_race is not None
     run.sampling = run.runner.input_batch.sampling_metadata = vllm_stub.sampling(2, **PARAMETERS)
@@ -154,7 +156,7 @@ def test_a_step_left_to_vllm_leaves_no_place_of_an_earlier_batch():
 
 @pytest.mark.usefixtures("vllm_modules")
 def test_drafts_of_a_step_that_is_left_to_vllm_are_dropped():
-    """They have the noise of the draws that follow, so an acceptance test of them would be biased."""
+    """Such drafts share their noise with the draws that follow, so that their acceptance test would be biased."""
     sampler = vllm_stub.rejection_sampler()
     race.made(sampler)
     sampler.is_processed_logprobs_mode = True
@@ -189,8 +191,9 @@ def test_an_engine_without_speculation_is_not_said_to_do_nothing(caplog):
 @pytest.mark.thorough
 @pytest.mark.skipif("SPECDEC_TEST_VLLM" not in os.environ, reason="SPECDEC_TEST_VLLM names no environment")
 def test_in_vllm_with_and_without_speculation():
-    """In float32 prompt lookup, the target's own drafts and none give the same texts, but where the rounding of a row
-    in another batch decides (one in eight is allowed). The own drafts share the noise, so nearly all are accepted."""
+    """In float32 prompt lookup, drafts of the target itself and no drafts give the same texts, except where the
+    rounding of a row in another batch decides (one in eight may differ). The target's own drafts share its noise, so
+    nearly all are accepted."""
     calls = [
         call(temperature=1.0, max_tokens=32),
         call(temperature=0.8, top_p=0.95, presence_penalty=1.0, max_tokens=32),

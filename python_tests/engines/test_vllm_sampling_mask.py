@@ -50,7 +50,7 @@ VLLM = os.environ.get("SPECDEC_TEST_VLLM")
 @pytest.mark.skipif(not VLLM, reason="SPECDEC_TEST_VLLM names no environment with vLLM: make test-vllm")
 @pytest.mark.parametrize("most", [3, 64])
 def test_beside_vllms_own(most, run_python):
-    """vLLM's kernel, interpreted, on the same rows passes the same to its scheduler."""
+    """vLLM's kernel, interpreted on the same rows, passes the same ids to its scheduler."""
     theirs = run_python(
         "import sys, torch; sys.path[:0] = ['.', 'python_tests']\n"
         "import types; from support import vllm_sampling_masks as t; from bench.peers import vllm\n"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a seeded request repeats with vLLM's plugin if its drafts are cut or it is preempted, and what no rule that
-accepts with min(1, p/q) can repeat."""
+"""Seeded requests with vLLM's plugin: the tokens that they repeat if drafts are cut or the request is preempted, and
+those that no rule which accepts with probability min(1, p/q) can repeat."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def step(scheduled, seed=3, method="standard", drafted=True, first=0):
 
 @pytest.mark.parametrize("method", ["standard", "block"])
 def test_a_step_that_is_done_again_with_its_drafts_repeats_its_tokens(method):
-    """In any batch: a preempted request whose drafts are made again from the same text."""
+    """A preempted request, whose drafts are made again from the same text, repeats its tokens in any batch."""
     scheduled = torch.arange(B) % (K + 1)
     whole = step(scheduled, method=method)
     assert torch.equal(whole, step(scheduled, method=method)) and len(whole[:, 0].unique()) > 2

@@ -87,7 +87,8 @@ def test_shapes_and_a_greedy_batch():
 
 
 def test_a_placeholder_ends_a_draft_and_rows_behind_the_batch_are_not_read():
-    """Ids of -1, and target rows after the end of cu_num_logits (adaptive verification trims drafts on the device)."""
+    """An id of -1 ends a draft. Target rows after the end of cu_num_logits are not read (adaptive verification trims
+    drafts on the device)."""
     args = step(30)
     args["draft_sampled"][1::3] = -1
     plain = ours(**args)

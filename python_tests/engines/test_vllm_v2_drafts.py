@@ -17,7 +17,7 @@ FILTERS = {"temperature": T, "top_k": 4, "min_p": 0.12, "prompt": [0], "output":
 
 
 def gumbel_sample(logits, idx, temperature, seeds, pos, apply_temperature, is_drafting, logits_cache, logits_cache_col):
-    """vLLM's function at temperature 0: it keeps the rows of slots from 0 on, and returns the argmax."""
+    """Stand in for vLLM's function at temperature 0: store the rows of slots >= 0, and return the argmax."""
     assert (temperature == 0).all() and is_drafting and not apply_temperature
     for n, slot in enumerate(idx.tolist()):
         if slot >= 0:
@@ -63,7 +63,7 @@ def own_sample_draft(self, *args):
 
 @pytest.fixture
 def made():
-    """Return a function that makes a drafter and a sampler for B requests, which ask for FILTERS by default."""
+    """Return a function that makes a drafter, a sampler and the slots of these requests."""
 
     def make(requests, kind=StandaloneARSpeculator, **verifier):
         B = len(requests)
@@ -97,7 +97,8 @@ def filtered(z):
 
 
 def outcome(made, B, mutant=None):
-    """Return whether tokens of B steps follow the distribution of drafting and verifying with the filters."""
+    """Return the chi-square of the tokens of B steps against the distribution of drafting and verifying with the
+    filters."""
     drafter, sampler, slots = made([FILTERS] * B)
     drafts = proposed(drafter, sampler, slots, torch.full((B,), 1))
     requests = [FILTERS | {"drafts": x} for x in drafts.tolist()]
@@ -119,7 +120,7 @@ def outcome(made, B, mutant=None):
 
 
 def prepared(self, logits, draft_logits, ids, pos, cu, slot, _, expanded, local, __, drafts):
-    """vLLM's ``_verify``: filters the rows itself, then calls the module's ``rejection_sample``."""
+    """Stand in for vLLM's ``_verify``: filter the rows, then call the module's ``rejection_sample``."""
     rows = torch.stack([torch.from_numpy(np.log(filtered(z))) for z in tables()[0]])
     of_last = rows[(logits[:, None] == tables()[0]).all(2).to(torch.int64).argmax(1)].float()
     states = self.sampler.sampling_states
@@ -161,15 +162,13 @@ def test_a_draft_depends_on_its_request_and_step_alone(made):
     assert torch.equal(proposed(drafter, sampler, slots, position), drafts)
     order = torch.randperm(300)[:40]
     assert torch.equal(proposed(drafter, sampler, slots[order], position[order]), drafts[order])
-    later = proposed(
-        drafter, sampler, slots, position + 1
-    )  # its first drafts are for the positions of the second above
+    later = proposed(drafter, sampler, slots, position + 1)  # its first drafts have the second ones' positions
     fresh = drafter.draft(slots.to(torch.int32), torch.full((300,), 2), position + 1, 1)
     assert (later[:, 0] != fresh).float().mean() > 0.3
 
 
 def test_padding_is_skipped(made):
-    """Rows of slot -1, of a CUDA graph's larger batch, draw something and keep no row."""
+    """Rows of slot -1, which pad a CUDA graph's batch, draw some token, and their logits are not stored."""
     drafter, sampler, slots = made([FILTERS] * 3)
     drafter.copy(slots, sampler.sampling_states)
     padded = torch.cat([slots[:2], torch.tensor([-1, -1])]).to(torch.int32)
@@ -180,13 +179,13 @@ def test_padding_is_skipped(made):
 
 
 def test_drafting_does_not_wait(made, monkeypatch):
-    """On a simulated GPU no device is mixed and nothing is waited for or uploaded, and the drafts are the same."""
+    """On a simulated GPU no op mixes devices, nothing is waited for or uploaded, and the drafts are the same."""
     devices = pytest.importorskip("bench.devices", reason="needs the source tree's bench")
     drafter, sampler, slots = made([FILTERS] * 20)
     position, last, step = torch.arange(20) * 3, torch.full((20,), 2), torch.tensor(0)
     drafter.copy(slots, sampler.sampling_states)
     wanted = drafter.draft(slots, last, position, 0)
-    monkeypatch.setitem(globals(), "gumbel_sample", lambda *args, **named: None)  # vLLM's kernel; the stand-in reads
+    monkeypatch.setitem(globals(), "gumbel_sample", lambda *args, **named: None)  # the stand-in reads values
     drafter._maybe_predict_acceptance = lambda *args: None
     with devices.watch() as seen:
         for name in ("draft_logits", "temperature", "seeds"):
@@ -203,7 +202,8 @@ def test_drafting_does_not_wait(made, monkeypatch):
 
 
 def test_a_graph_reads_the_filters_where_they_were(made):
-    """vLLM's tensors by slot change place from step to step. The drafter's do not, and have the step's values."""
+    """vLLM may replace its tensors by slot from step to step. A CUDA graph reads the drafter's copies, which stay in
+    place and get the step's values."""
     drafter, sampler, slots = made([FILTERS] * 3)
     drafter.copy(slots, sampler.sampling_states)
     filters = drafter.specdec_filters

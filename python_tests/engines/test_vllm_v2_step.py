@@ -62,7 +62,7 @@ def softmax(z):
 
 
 def step(request, B, seed=1):
-    """Return the sampler, slots and arguments of a step of B such requests, with drafts drawn from rows by slot."""
+    """Return the requests, slots and arguments of a step of B such requests, with drafts drawn from rows by slot."""
     generator = torch.Generator().manual_seed(seed)
     slots = torch.randperm(B + 9, generator=generator)[:B]
     tokens, store = torch.full((B, 1), 2), torch.full((B + 9, DRAFTS, FEW), torch.nan)
@@ -104,7 +104,7 @@ def test_without_one_of_them_the_law_is_another(left_out):
 
 
 class Allocations(TorchDispatchMode):
-    """Records the results of operators that are as large as a byte for each entry of [rows, width]."""
+    """Records the results of operators that have at least one byte for each entry of [rows, width]."""
 
     def __init__(self, rows, width):
         super().__init__()
@@ -128,7 +128,7 @@ def is_tensor(x):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("masks", [False, True])
 def test_no_scratch_as_large_as_the_rows(dtype, masks):
-    """Whatever requests ask for, nothing that is allocated has one byte for each entry of the rows."""
+    """Whatever their parameters, a step's requests need no tensor with a byte for each entry of the rows."""
     width = 1200
     generator = torch.Generator().manual_seed(1)
     slots = torch.randperm(len(MIXED) + 9, generator=generator)[: len(MIXED)]
@@ -147,7 +147,7 @@ def test_no_scratch_as_large_as_the_rows(dtype, masks):
     assert allocations.seen == [] and out is logits
     assert not masks or support.counts.max() > 8
     with allocations:
-        torch.empty_like(logits, dtype=torch.float32).copy_(logits)  # as vLLM's sampler begins
+        torch.empty_like(logits, dtype=torch.float32).copy_(logits)  # vLLM's sampler begins with such a copy
     assert len(allocations.seen) == 1
 
 
@@ -164,7 +164,7 @@ def moved(x):
 
 @pytest.mark.parametrize("masks", [False, True])
 def test_nothing_waits_for_the_device(monkeypatch, masks):
-    """On a simulated GPU no device is mixed and nothing is waited for or uploaded, and the tokens are the same."""
+    """On a simulated GPU no op mixes devices, nothing is waited for or uploaded, and the tokens are the same."""
     devices = pytest.importorskip("bench.devices", reason="needs the source tree's bench")
     sampler, _, args = mixed()
     sampler.return_sampling_mask = masks
@@ -238,7 +238,7 @@ def test_beside_vllms_own_sampler(run_vllm):
 
 
 def with_drafts_of_the_target(args, slots):
-    """Return the arguments with every other draft replaced by the likeliest id of the row before it."""
+    """Return the arguments with about two of three drafts replaced by the likeliest id of the row before them."""
     best = args["logits"].argmax(1).to(torch.int32)
     ids = args["draft_sampled"].clone()
     is_draft = args["expanded_local_pos"] > 0
@@ -254,7 +254,7 @@ def unpacked(bits):
 @pytest.mark.thorough
 @beside_vllm
 def test_vllms_own_kernels_have_the_same_law(run_vllm):
-    """Its distribution is also the enumerated one, with penalties, min-p and a bias, and with a grammar."""
+    """vLLM's distribution is also the enumerated one, with penalties, min-p and a bias, and with a grammar."""
     asked = (PENALISED, UNDER_GRAMMAR)
     made = [step(request, 200) for request in asked]
     results = run_vllm([job(*each, FEW, DRAFTS) for each in made])
@@ -268,7 +268,7 @@ def test_vllms_own_kernels_have_the_same_law(run_vllm):
 @pytest.mark.thorough
 @beside_vllm
 def test_vllms_own_drafter_with_filters(run_vllm):
-    """Its kernel keeps the rows of requests, not those of padding, and drafts are drawn with the requests' filters."""
+    """vLLM's kernel stores the rows of requests, not those of padding. Drafts are drawn with the requests' filters."""
     generator = torch.Generator().manual_seed(5)
     slots, rows = torch.tensor([4, 1, 7]), torch.randn(6, V, generator=generator)
     requests = [{"prompt": [1], "seed": s, "temperature": 0.9, "top_k": k} for s, k in ((5, 3), (6, 1), (7, 0))]

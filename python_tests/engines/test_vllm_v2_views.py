@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""V2's verification from raw rows: what requests ask for, against rows written out by loops from vLLM's definitions."""
+"""V2's verification from raw rows: penalties, biases and other parameters of requests, against rows written out by
+loops from vLLM's definitions."""
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from specdec_kernels.integrations.vllm import fallback, sampling_mask, verify_v2
 
 
 def expected(args):
-    """Return the step's rows as `written` gives them."""
+    """Return the step's rows as support.vllm_v2_sampler.written computes them, by loops."""
     rows = iter(args["logits"])
     drafts = ((r, r.get("drafts", [])[:i]) for r in MIXED for i in range(len(r.get("drafts", [])) + 1))
     return torch.stack([world.written(r, before, next(rows)) for r, before in drafts])
@@ -23,7 +24,8 @@ def step_of(sampler, args):
 
 
 def test_rows_are_those_written_out():
-    """Each entry of each row, before temperature and filters, in a batch in which every request asks something else."""
+    """Each entry of each row is equal before temperature and filters, in a batch in which every request has other
+    parameters."""
     sampler, _, args = mixed()
     plain = dict.fromkeys(("temperature", "top_k", "top_p", "min_p"))
     viewed = views_v2.flat(step_of(sampler, args))._replace(**plain)
@@ -80,7 +82,7 @@ def test_a_step_is_that_of_rows_written_out(method):
 
 
 def test_bad_words_are_read_as_far_as_the_requests_have_some():
-    """The host knows how many ids each slot's words have; of slots that were filled before, it assumes vLLM's most."""
+    """The host knows how many ids the words of each filled slot have. For other slots it assumes vLLM's maximum."""
     sampler, slots, args = mixed()
     of, state = step_of(sampler, args), sampler.logits_processors[2]
     lengths = [len(sum(r.get("bad_words", []), [])) for r in MIXED]
@@ -102,12 +104,12 @@ def test_bad_words_are_read_as_far_as_the_requests_have_some():
     assert torch.equal(
         views_v2.bad_words(of).ids[of.request != one], wanted[of.request != one, :2]
     )  # the others have two words
-    del state.specdec_lengths  # a vLLM whose add_request is another is not patched
+    del state.specdec_lengths  # as with a vLLM whose add_request differs
     assert views_v2.bad_words(alone).ids.flatten().tolist() == [8] * len(of.local)
 
 
 def test_minimum_lengths_under_a_grammar():
-    """A row whose grammar, allowed ids and biases leave it its stop ids alone keeps them; another row loses them."""
+    """min_tokens removes a row's stop ids, unless the grammar, allowed ids and biases leave nothing else."""
     stop = {"prompt": [1], "min_tokens": 2, "stop_token_ids": [2, 4], "drafts": [3], "grammar": True}
     some = {"allowed_token_ids": [2, 4, 9]}, {"logit_bias": {8: -float("inf")}}, {"grammar": False}
     requests = [stop, stop, *(stop | x for x in some)]
@@ -126,7 +128,7 @@ def test_minimum_lengths_under_a_grammar():
 
 
 def test_drafts_that_vllm_found_invalid_are_not_verified():
-    """They are -1 in the drafts to verify alone; penalties and bad words of other rows still see them."""
+    """Such drafts are -1 only among the drafts to verify. Penalties and bad words of other rows still see them."""
     sampler, _, args = mixed()
     assert world.verify(world.rejection_sampler(sampler, K), **args)[2].max() > 1
     args["verify_draft_sampled"] = torch.where(args["expanded_local_pos"] > 0, -1, args["draft_sampled"])
@@ -179,7 +181,7 @@ FALLS_BACK = {
 
 @pytest.mark.parametrize("reason", FALLS_BACK)
 def test_what_falls_back(reason):
-    """vLLM's own function is called with what came, and the step is counted by its reason."""
+    """vLLM's own function is called with the same arguments, and the step is counted by its reason."""
     sampler, _, args = mixed()
     FALLS_BACK[reason](sampler)
     before = fallback.steps[reason]
@@ -208,7 +210,8 @@ def test_what_falls_back_by_request():
 
 
 def test_what_falls_back_if_the_runner_is_not_patched():
-    """Then nobody says which requests have a grammar, so vLLM applies thinking budgets, in steps that have one."""
+    """If the runner is not patched, the plugin does not know which requests have a grammar. Steps with a thinking
+    budget then fall back to vLLM."""
     sampler, slots, args = mixed()
     of, reason = world.rejection_sampler(sampler, K), "a thinking budget, with a runner that names no grammars"
     before = fallback.steps[reason]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What requests ask of rows (penalties, biases, bans, masks), applied by vLLM's plugin as views in a V1 step."""
+"""Penalties, biases, bans and masks of requests, applied by vLLM's plugin as views of the rows in a V1 step."""
 
 from types import SimpleNamespace
 
@@ -78,7 +78,7 @@ def on_gpu(x):
 
 @pytest.mark.parametrize("drafts", ["one-hot", "cut"])
 def test_nothing_waits_for_the_device(monkeypatch, drafts):
-    """On a simulated GPU no device is mixed, each upload is from pinned memory and not waited for, and the tokens are
+    """On a simulated GPU no op mixes devices, each upload is from pinned memory and not waited for, and the tokens are
     the same."""
     devices = pytest.importorskip("bench.devices", reason="needs the source tree's bench")
     batch = vllm_views.Batch(EVERY[:6], temperature=0.9, top_p=0.95)
@@ -101,7 +101,7 @@ def test_nothing_waits_for_the_device(monkeypatch, drafts):
 
 
 def test_min_tokens_gives_way_to_a_grammar_that_allows_nothing_else():
-    """As in vLLM; a batch in which it happens."""
+    """As in vLLM, a request may end before its minimum if its grammar allows only end tokens."""
     batch = vllm_views.Batch(("min tokens", "grammar"), seed=1)
     only_end = [
         b
@@ -176,7 +176,7 @@ def test_packed_masks(V):
 
 
 def test_raw_logprobs_are_those_under_the_grammar():
-    """vLLM reports them of rows to which the grammar was applied, and of nothing else."""
+    """As in vLLM, raw logprobs are those of rows to which the grammar was applied, and nothing else."""
     batch = vllm_views.Batch(EVERY, max_num_logprobs=2)
     out = step(batch, {b: b for b in range(batch.B)})
     assert max(batch.counts) == vllm_views.K
@@ -214,7 +214,7 @@ CONFIGURATIONS = {
 
 
 def asking(kinds, V, parameters):
-    """Return a batch of one request with two drafts that asks for all kinds."""
+    """Return a batch of one request with two drafts and parameters of all kinds."""
     for seed in range(2000):
         batch = vllm_views.Batch(kinds, 1, 40, seed, **parameters)
         asked = (batch.bias, batch.bad_words, batch.ends, (batch.penalties != [1, 0, 0]).any(), batch.lists,

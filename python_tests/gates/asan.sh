@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The CPU ops under AddressSanitizer and UndefinedBehaviorSanitizer: tests of edges, then hostile requests on every instruction set.
-# What the sanitizers see ends the process; build/asan/last then names the hostile call that ran. The package's own _C.so stays.
+# An error that they find ends the process; build/asan/last then names the hostile call that ran. The package's own _C.so is kept.
 #
 #   PYTHON=python3         the interpreter, with torch and pytest
 #   REQUESTS=100000        hostile requests, shared between the instruction sets; SEED= repeats a run
@@ -11,9 +11,9 @@ PYTHON=${PYTHON:-python3} REQUESTS=${REQUESTS:-100000} SEED=${SEED:-$RANDOM}
 PYTHON=$(cd "$(dirname "$(command -v "$PYTHON")")" && pwd)/$(basename "$PYTHON")
 
 SPECDEC_CUDA=0 SPECDEC_SANITIZE=address,undefined,float-cast-overflow "$PYTHON" setup.py --quiet build_py --build-lib build/asan \
-  build_ext --build-lib build/asan 2>&1 | grep -v byte-compiling || true
+  build_ext --build-lib build/asan 2>&1 | { grep -v byte-compiling || true; }
 
-# The sanitizers must be there before torch is, and libstdc++ before they look for its exceptions.
+# The sanitizers must be loaded before torch, and libstdc++ before they look up its functions for exceptions.
 preload=
 for library in libasan libubsan libstdc++; do preload+=" $(${CXX:-g++} -print-file-name=$library.so)"; done
 export ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0:abort_on_error=1:allocator_may_return_null=1

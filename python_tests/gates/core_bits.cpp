@@ -40,7 +40,7 @@ constexpr const char* kShapeNames[] = {"spread", "peaked", "steep", "ties", "hol
 constexpr Filters kFilters[] = {{},     {0.7f, 50}, {1.3f, 0, 0.9f}, {1.0f, 0, 1.0f, 0.05f},
                                 {0.0f}, {0.01f},    {100.0f},        {0.9f, 20, 0.8f, 0.02f}};
 
-// NaNs count as equal: which of them an operation makes is the machine's choice.
+// NaNs count as equal: their bits depend on the machine.
 void put(float x) { x == x ? void(std::printf(" %08x", std::bit_cast<uint32_t>(x))) : void(std::printf(" nan")); }
 void put(double x) {
   x == x ? void(std::printf(" %016llx", (unsigned long long)std::bit_cast<uint64_t>(x))) : void(std::printf(" nan"));
@@ -65,7 +65,7 @@ uint32_t random_word(int64_t seed, int64_t i) { return philox4x32({{uint32_t(i),
 // A multiple of 2^-12 in [-1, 1)
 float noise(int64_t seed, int64_t i) { return float(int32_t(random_word(seed, i)) >> 19) * 0x1p-12f; }
 
-// Rows of one seed differ by noise from those of another, so that some drafts are accepted and some are not.
+// Rows with different seeds differ only by noise, so that some drafts are accepted and some are not.
 float logit(Shape shape, int64_t V, int64_t seed, int64_t i) {
   const float jitter = noise(seed, i);
   switch (shape) {
@@ -79,7 +79,7 @@ float logit(Shape shape, int64_t V, int64_t seed, int64_t i) {
   }
 }
 
-// The bits of x in 16 bits, cut off. In float16 what is too large is the largest number, and what is too small 0.
+// The bits of x in a 16-bit format, truncated. For float16, x out of range becomes the largest number, or 0.
 uint16_t half_bits(float x, DType dtype) {
   const uint32_t word = std::bit_cast<uint32_t>(x), sign = word >> 16 & 0x8000;
   const int exponent = int(word >> 23 & 255) - 127;
@@ -89,7 +89,7 @@ uint16_t half_bits(float x, DType dtype) {
   return exponent < -14 ? uint16_t(sign) : uint16_t(sign | uint32_t(exponent + 15) << 10 | (word >> 13 & 0x3ff));
 }
 
-// n rows of V logits. Vectors read whole groups of kPad lanes only where they lie inside the row.
+// n rows of V logits. Vector code loads kPad entries at once only if all of them are inside the row.
 struct Block {
   std::vector<char> bytes;
   RowMemory memory;
@@ -129,7 +129,7 @@ void print_sample(CpuExecutor& executor, const std::string& name, const Block& b
   }
 }
 
-// One request whose drafts are drawn from rows of their own
+// One request whose drafts are drawn from the draft's rows
 void print_chain(CpuExecutor& executor, const std::string& name, const Block& p, const Block& q, const Filters& f) {
   int64_t drafts[kDrafts], tokens[kDrafts + 1], seed = 0, offset = 0;
   float logprobs[kDrafts + 1];
@@ -155,7 +155,7 @@ void print_chain(CpuExecutor& executor, const std::string& name, const Block& p,
   }
 }
 
-// The acceptance test, the residual and what is told of a pair, of rows under their filters
+// The acceptance test, the residual, and the results of row_gap and kseq_rho, for a pair of rows with their filters
 void print_pair(CpuExecutor& executor, const std::string& name, const Dist& p, const Dist& q, int64_t V) {
   for (int64_t i = 0; i < 4; ++i) {
     const int64_t d = i == 0 ? 2 * V / 3 : int64_t(random_word(3, i)) % V;
@@ -174,7 +174,7 @@ void print_pair(CpuExecutor& executor, const std::string& name, const Dist& p, c
   }
 }
 
-// The entropy of a row whose stats were made without it, and of one whose pass summed both
+// The entropy of a row, computed after the stats, and in the same pass as the stats
 void print_entropy(CpuExecutor& executor, const std::string& name, const Row& row, const Filters& filters) {
   executor.forget();
   const Dist alone = from_stats(row, executor.stats(row, filters));
@@ -185,7 +185,7 @@ void print_entropy(CpuExecutor& executor, const std::string& name, const Row& ro
   executor.forget();
 }
 
-// A row as a request sees it that has used ids of it, has a bias and a mask
+// A row with a request's penalties, bias and mask applied
 void print_views(CpuExecutor& executor, const std::string& name, const Row& row, const Filters& filters) {
   const int32_t ids[] = {0, int32_t(row.V / 3), int32_t(row.V - 1)}, counts[] = {1, 3, 7};
   Views views;

@@ -63,7 +63,7 @@ def strided(rng, x):
 
 
 def rows(rng, n, V, probs=False):
-    """Return [n, V] in some dtype. One row in three holds values that no model should write."""
+    """Return rows [n, V] in some dtype. One row in three holds values that no model should produce."""
     g, dtype = generator(rng), rng.choice(DTYPES)
     x = torch.randn(n, V, generator=g) * rng.choice((0.0, 0.3, 3.0, 30.0, 1e4))
     if probs:
@@ -140,7 +140,7 @@ def randomness(rng, n, columns):
 
 
 def noise(rng, n, *rows):
-    """Return seed and offset of a race, a noise key for each of `rows`, or in some calls something that is refused."""
+    """Return seed and offset of a race, noise keys of shape `rows`, or in some calls arguments that a race refuses."""
     if given(rng, 0.6):
         return (
             randomness(rng, n, 1)
@@ -156,8 +156,10 @@ def noise(rng, n, *rows):
 
 
 def penalties(rng, n, V, name="penalties", windows=True):
-    """Return {name: penalties of n rows or requests} in some calls, else {}. Lists are by index or one per row, with
-    ids outside the vocabulary and extreme amounts; a few are refused."""
+    """Return {name: penalties of n rows or requests} in some calls, else {}.
+
+    Lists are by index or one per row, with ids outside the vocabulary and extreme amounts. A few are refused.
+    """
     if not given(rng, 0.3):
         return {}
     wrong, by_number = given(rng, 0.04), given(rng)
@@ -184,8 +186,10 @@ def history(rng, S, V, wrong):
 
 
 def table(rng, S, V, wrong):
-    """Return S tables of used ids, also of fewer or more than V, and bits that no id has. If wrong, a count may be
-    negative."""
+    """Return S tables of used ids: for fewer or more than V ids, and with bits beyond the last id.
+
+    If wrong, a count may be negative.
+    """
     H = rng.choice((V, V, V - 1, V + 40))
     counts = [[rng.choice((0, 0, 0, 1, 3, 2**31 - 1, -wrong)) for _ in range(H)] for _ in range(S)]
     bits = [[rng.choice((0, -1, 1 << rng.randrange(31))) for _ in range(-(-H // 32))] for _ in range(S)]
@@ -194,8 +198,10 @@ def table(rng, S, V, wrong):
 
 
 def bias(rng, n, V, positions=()):
-    """In some calls a bias of n requests or rows, or of their positions: lists by number or one each, ids outside the
-    vocabulary and extreme values; a few are refused."""
+    """Return, in some calls, a bias of n requests or rows, or of their positions; or None.
+
+    Lists are by index or one each, with ids outside the vocabulary and extreme values. A few are refused.
+    """
     if not given(rng, 0.3):
         return None
     wrong, count = given(rng, 0.04), math.prod(positions) if positions else n
@@ -216,7 +222,7 @@ def bias(rng, n, V, positions=()):
 
 
 def allowed(rng, n, V, positions=()):
-    """Return, in some calls, masks of n requests or rows, or of their positions, by number or one each; or None."""
+    """Return, in some calls, masks of n requests or rows, or of their positions, by index or one each; or None."""
     if not given(rng, 0.3):
         return None
     wrong, count, by_number = given(rng, 0.04), math.prod(positions) if positions else n, given(rng)
@@ -240,7 +246,7 @@ def views(rng, n, V, side="", positions=(), windows=True):
 
 
 def listed(rng, out, side, V):
-    """In some calls give the entries of a side's rows ids of their own: any numbers, or a map with holes."""
+    """Make a side's rows sparse, with any numbers as ids, or mapped, with holes, in some calls."""
     rows = out.get(side + "logits", out.get(side.rstrip("_")))
     if rows is None or rows.dim() < 2 or not given(rng, 0.2):
         return out
@@ -450,8 +456,10 @@ def parents(rng, B, N, bad):
 
 
 def sides(rng, shapes, B, positions):
-    """Return the rows of both sides with their kinds, stats or parameters: shapes [B, M] or [R], and each side's
-    vocabulary."""
+    """Return the rows of both sides with their kinds, and their stats or parameters.
+
+    shapes: side -> its shape [B, M, V] or [R, V], or None if it has no rows.
+    """
     out = {}
     for side, shape in shapes.items():
         if shape is None:
@@ -503,7 +511,7 @@ def verify_chain(rng):
 
 
 def by_number(rng, out):
-    """Return a side's rows, sometimes as a store. Then each position has the index of any row, or one out of range."""
+    """Return the call with some sides' rows by index: each position has the index of any row, or one out of range."""
     for side in ("target", "draft"):
         rows, stats = out.get(f"{side}_logits"), out.get(f"{side}_stats")
         if rows is None or not given(rng, 0.2):
@@ -557,7 +565,7 @@ def verify_tree(rng):
 
 
 def from_examples(op):
-    """Return one of the example calls, with random values, for an op without a generator of its own."""
+    """Return a generator of example calls with random values, for an op without a generator of its own."""
 
     def make(rng):
         inputs = {"seed": rng.getrandbits(32), "V": rng.choice(VOCABULARIES), "dtype": rng.choice(DTYPES)}
@@ -573,7 +581,7 @@ def call(op, rng):
     return OPS[op](rng)
 
 
-# ---- what the docstrings promise ------------------------------------------------------------------------------------
+# ---- the promises of the docstrings ---------------------------------------------------------------------------------
 
 
 def require(ok, what):
@@ -582,7 +590,7 @@ def require(ok, what):
 
 
 def tensors(result):
-    """Return the tensors of a result. Of returned Rows these are the stats, since the logits are the caller's."""
+    """Return the tensors of a result. Of Rows only the stats are returned, since the logits are the caller's."""
     parts = [result] if isinstance(result, torch.Tensor) else result
     return [x.stats if isinstance(x, sk.Rows) else x for x in parts if x is not None]
 
@@ -641,7 +649,7 @@ def check_kseq_rho(args, out):
 
 def check_row_stats(args, out):
     if has_ids(args):
-        return None  # the random comparisons with the reference have such rows
+        return None  # support/sparse_checks.py compares such rows with the reference
     z, V = seen(args).float(), args["logits"].size(1)
     scale, cutoff, log_norm, top = out.unbind(1)
     bad = is_bad(z) | ~z.isfinite().any(1)
@@ -749,7 +757,7 @@ def check_emitted(args, out, V):
     n, at = out.num_accepted.long()[:, None], torch.arange(width)
     require(((n >= 0) & (n < width)).all(), f"num_accepted {n.tolist()}")
     inside = (out.tokens >= 0) & (out.tokens < V)
-    if "bonus_tokens" in args:  # a bonus token of the caller is emitted unchanged
+    if "bonus_tokens" in args:  # the caller's bonus token is emitted unchanged
         lengths = args["cu_draft"].diff() if "cu_draft" in args else torch.full((B,), width - 1)
         inside |= (at == n) & (n == lengths[:, None])
     require(
@@ -798,7 +806,7 @@ def requests(op, args):
 
 
 def of_requests(op, args, out):
-    """Return the results of a call, with one entry for each request; of lists those of the requests."""
+    """Return the results of a call, with one entry for each request. Lists are picked by the requests' indices."""
     if op != "count_tokens_":
         return tensors(out)
     status, *lists = out
@@ -807,8 +815,10 @@ def of_requests(op, args, out):
 
 
 def alone(op, args, b, B):
-    """Return the same call for request b only. The table of arguments says which are cut; rows by index and ragged
-    drafts are cut here."""
+    """Return the same call for request b only.
+
+    Arguments are cut as the table of arguments says; rows by index and ragged drafts are cut here.
+    """
     _, call = flat.folded(op, (), args)
     if op == "count_tokens_":
         call = {"row": torch.arange(B)} | call
@@ -819,7 +829,7 @@ def alone(op, args, b, B):
     fields = ("logits", "stats", "ids", *["penalties", "bias", "allowed"] * (op == "support"))
     rows = {side: [names[what] for what in fields if names.get(what) in args]
             for side, names in sides.items()}  # fmt: skip
-    out |= {name: args[name] for side in numbered for name in rows[side]}  # rows of a store belong to no single request
+    out |= {name: args[name] for side in numbered for name in rows[side]}  # rows by index belong to no single request
     own = [sides[side]["row"] for side in numbered]
     if "cu_draft" not in args:
         return out | {name: args[name][b : b + 1] for name in own}
@@ -841,8 +851,10 @@ def alone(op, args, b, B):
 
 
 def check(op, args, run=None, b=0):
-    """Run a call and check its docstring's promises. Request b is run again alone, and the first few with the others
-    absent. Return the error if there was a clean one."""
+    """Run a call and check the promises of the op's docstring. Return the error if there was a clean one.
+
+    Request b is run again alone, and the call is run again with the requests from b on absent.
+    """
     run = run or (lambda op, **args: example_calls.outcome(op, functools.partial(flat.call, getattr(sk, op)), **args))
     try:
         out = run(op, **args)
@@ -851,7 +863,7 @@ def check(op, args, run=None, b=0):
         return error
     CHECKS[op](args, out)
     B = requests(op, args)
-    if B > 1 and op not in ("accept", "budget"):  # an entry, and requests that share
+    if B > 1 and op not in ("accept", "budget"):  # accept has no requests, and those of budget share a total
         other = alone(op, args, b % B, B)
         again = run(op, **other)
         for whole, single in zip(of_requests(op, args, out), of_requests(op, other, again)):

@@ -17,7 +17,7 @@ class Limit(NamedTuple):
     bssy: int  # BSSY: points from which threads may diverge
     lds: int  # loads of parameters from shared memory per iteration
     bra: int
-    waits: int  # memory latencies one after the other
+    waits: int  # memory latencies, one after another
 
 
 class Loop(NamedTuple):
@@ -27,8 +27,8 @@ class Loop(NamedTuple):
     target: Limit
     before_sm_100: Limit
     from_sm_100: Limit
-    rest: Limit  # of the loop over the remaining rows and chunks: not whole chunks, or of two dtypes
-    copies: int = 2  # loops that keep the limit: bfloat16 and float16
+    rest: Limit  # of the loop over all else: tails, unaligned rows, mixed dtypes
+    copies: int = 2  # number of loops that must keep the limit: one for bfloat16, one for float16
 
 
 # Loops over a pair look up in shared memory, once per chunk, whether the chunk is special
@@ -63,8 +63,7 @@ def hot(kernel: dict, rows: int) -> list[dict]:
 
 
 def broken(kernels: list[dict], arch: str, loops: list[Loop] = LOOPS) -> list[str]:
-    """Return the violated limits, in words. A loop that is not found counts as one, since its limit would check
-    nothing."""
+    """Return the violated limits, in words. A loop that is not found counts as a violation."""
     problems = []
     for loop in loops:
         limit = loop.from_sm_100 if int(arch[3:]) >= 100 else loop.before_sm_100

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources and instructions of each compiled kernel, read from its machine code: by cuobjdump for NVIDIA, from the
-assembly for AMD."""
+"""Resources and instructions of each compiled kernel, read from cuobjdump (NVIDIA) or from the assembly (AMD)."""
 
 from __future__ import annotations
 
@@ -30,8 +29,10 @@ class Kernel(NamedTuple):
 
 
 def nvidia(path: Path) -> list[Kernel]:
-    """Return all kernels of a fat binary or a cubin, by name, then arch. Launch bounds are read from PTX if there is
-    any."""
+    """Return all kernels of a fat binary or a cubin, sorted by name, then arch.
+
+    Launch bounds are read from PTX if there is any.
+    """
     kernels, without_rows = (
         [],
         r"\b(uniforms|accept|budget|build_tree|grow_tree|tree_mask|count_tokens_)::|\bname_argmax\b|\b(make_views|list_tables|list_entries)<",

@@ -23,7 +23,8 @@ SHARED = {
 }  # KiB of a multiprocessor
 
 
-# A kernel for drafts with ids (csrc/cuda/by_id.h) also finds entries by search, and the largest have no register left.
+# A kernel for drafts with ids (csrc/cuda/by_id.h) also searches entries by id. The largest of these kernels have no
+# register left for it, so they may use some stack and spill.
 BY_ID, STACK_BY_ID, LOCAL_BY_ID = "_by_id::", 64, 100
 
 
@@ -43,14 +44,14 @@ def broken(kernel: Kernel) -> list[str]:
         problems.append(
             f"{kernel.registers} registers, {registers} for {kernel.blocks} blocks of {kernel.threads} threads"
         )
-    shared = SHARED.get(kernel.arch, 64) * 1024 // kernel.blocks - 1024  # each block takes one kilobyte more
+    shared = SHARED.get(kernel.arch, 64) * 1024 // kernel.blocks - 1024  # each block also reserves one kilobyte
     if kernel.shared > shared:
         problems.append(f"{kernel.shared} bytes of shared memory, {shared} for {kernel.blocks} blocks")
     return [f"{kernel.name} {kernel.arch}: {problem}" for problem in problems]
 
 
 def write(title: str, kernels: list[Kernel]) -> str:
-    """Write one compiler's table to the page, beside the other compiler's."""
+    """Write one compiler's table to the page, which keeps the other compiler's; return the table."""
     lines = [
         f"## {title}",
         "",

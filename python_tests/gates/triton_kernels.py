@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles every Triton kernel ahead of time for every target and prints its figures, one JSON list a line.
+"""Compile every Triton kernel ahead of time for some of the targets, and print its figures, one JSON list per line.
 
     PYTHONPATH=.:python_tests python -m gates.triton_kernels [--spill]
 
-It runs in a process of its own, without TRITON_INTERPRET, and needs no GPU. --spill compiles a kernel that must be
-refused.
+It needs no GPU, and must run in its own process, without TRITON_INTERPRET. --spill compiles a kernel that the gates
+must refuse.
 """
 
 import concurrent.futures
@@ -25,8 +25,11 @@ THOROUGH = os.environ.get("SPECDEC_THOROUGH") == "1"
 
 
 def operations():
-    """Count, in each kernel, the operations that all versions of Triton compile alike. Only the compiler's front end
-    runs, which takes a tenth of the time. Float32 rows are left out: only their loads differ."""
+    """Return kernel -> counts of the operations that all versions of Triton compile alike.
+
+    Only the compiler's front end runs, which takes a tenth of the time. Kernels for float32 rows are left out: only
+    their loads differ.
+    """
     import triton
     from support.aot import aot_cases
     from triton._C.libtriton import ir
@@ -47,12 +50,12 @@ def operations():
     return found
 
 
-# rows so short that a tile is no wider than the row, or than its number of chunks
+# Vocabularies so small that a tile is no wider than the row, or than its number of chunks
 NARROW = (1, 5, 64, 256, 1000, 2500)
 
 
 def compile_narrow():
-    """Compile the kernels that filter short rows completely, down to machine code."""
+    """Compile the kernels that filter short rows, down to machine code."""
     import triton
     from support.aot import aot_cases, filter_calls
     from triton.backends.compiler import GPUTarget
@@ -65,10 +68,10 @@ def compile_narrow():
 def targets(i, name):
     """Return the targets for which a kernel is compiled.
 
-    Float32 rows differ from bfloat16 ones in their loads only, so one target is enough. Other kernels share the
-    targets: three each with SPECDEC_THOROUGH=1, different ones with another SPECDEC_SEED, else two each. Without it,
-    kernels for padded buffers, which differ by a comparison, and those of verify_tree, which take ten seconds to
-    compile, have one.
+    Kernels for float32 rows have one target, since they differ from those for bfloat16 in their loads only. With
+    SPECDEC_THOROUGH=1 the others have three, which depend on SPECDEC_SEED. Without it they have two, except two kinds,
+    which have one, or none for float32 rows: kernels for padded buffers, which differ by a comparison, and those of
+    verify_tree, which take ten seconds to compile.
     """
     turn = [TARGETS[(i + j) % len(TARGETS)] for j in (0, 2)]
     if "--spill" in sys.argv:

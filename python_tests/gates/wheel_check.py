@@ -14,7 +14,7 @@ def disagreement(op, call, got):
     """Return where an op's outcome for an example call differs from the shipped reference; None if nowhere."""
     function = getattr(reference.banded, op, None) or getattr(reference, op)
     want = example_calls.outcome(op, function, **call.arguments)
-    sure = want.margin > 1 if hasattr(want, "margin") else slice(None)  # on these rows rounding decides nothing
+    sure = want.margin > 1 if hasattr(want, "margin") else slice(None)  # the rows on which rounding decides nothing
     got, want = tensors(got), tensors(want)
     for i, (a, b) in enumerate(zip(got, want)):
         a, b = a[sure], b[sure]
@@ -27,13 +27,13 @@ def disagreement(op, call, got):
 
 
 def tensors(result):
-    """Return the tensors of a result. Of returned Rows these are the stats, since the logits are the caller's."""
+    """Return the tensors of a result. Of Rows only the stats are returned, since the logits are the caller's."""
     parts = [result] if isinstance(result, torch.Tensor) else result
     return [x.stats if isinstance(x, sk.Rows) else x for x in parts if x is not None]
 
 
 def on_cpu():
-    """Run every op's example calls against the shipped reference."""
+    """Compare every op's example calls with the shipped reference; return the number of calls."""
     made = 0
     for op in registry.OPS:
         for call in example_calls.calls(op):
@@ -71,8 +71,8 @@ def main():
     if not torch.cuda.is_available():
         print(f"  tensors on a GPU: {refusal(lambda: sk.uniforms(seed.to('cuda'), 0, 1))}")
     if registered and not torch.cuda.is_available():
-        # Calls the kernel for a device on tensors that are on none: this must raise an error. torch also logs a
-        # backtrace.
+        # Call the CUDA kernel on CPU tensors, which must raise an error. torch also logs a backtrace, so stderr is
+        # discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
         direct = torch.ops.specdec.uniforms.default

@@ -5,7 +5,7 @@
 #
 #     python_tests/gates/wheel_check.sh [torch==2.10.0 torch ...]      by default the oldest torch supported and the newest
 #
-# WHEEL=path takes a wheel that is already built; WORK=folder keeps the environments there for another run.
+# WHEEL=path: a wheel that is already built. WORK=folder: keeps the environments there for another run.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 PYTHON=${PYTHON:-python3}

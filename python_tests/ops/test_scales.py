@@ -2,7 +2,9 @@
 """Ops agree with the float64 reference at every scale, on every instruction set: temperatures of .01 to 100, gaps of 50
 to 300, float32, bfloat16 and float16. The cases are random; SPECDEC_SEED selects others."""
 
+import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -73,3 +75,15 @@ def test_residual(isa_backend):
     want, total = reference.residual(p, q)
     assert torch.allclose(mass.double(), total, rtol=V * EPS * 2, atol=0)
     assert torch.allclose(probs.double(), want, rtol=V * EPS * 4, atol=2.0**-149)
+
+
+@pytest.mark.parametrize("sets", [1, 2, 3])
+def test_any_two_properties_of_a_cell_occur_together(monkeypatch, sets):
+    """Any two of temperature, gap, dtype and instruction set, however many instruction sets the CPU has."""
+    monkeypatch.setattr(scale_cases, "THOROUGH", False)
+    isas = ("base", "avx2", "avx512")[:sets]
+    there = SimpleNamespace(ISAS=isas, BACKENDS={})
+    cells = [(*cell, isa) for isa in isas for cell in scale_cases.share_of(f"cpu-{isa}", there)]
+    values = scale_cases.TEMPERATURES, scale_cases.GAPS, scale_cases.DTYPES, isas
+    for a, b in itertools.combinations(range(4), 2):
+        assert {(cell[a], cell[b]) for cell in cells} == set(itertools.product(values[a], values[b]))

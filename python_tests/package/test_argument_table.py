@@ -55,7 +55,8 @@ def test_the_page_of_all_ops_is_made_from_the_table():
 
 
 def test_an_op_with_too_many_arguments_is_named(monkeypatch):
-    """torch would abort where the library is loaded. The build has its own copy of the table."""
+    """Such an op stops the build with an error; torch would abort while loading the library. The build has its own copy
+    of the table."""
     table = schema.arguments.TABLE
     row = table["verify_tree"][-3]
     free = schema.MOST - len(schema.arguments.taken("verify_tree")) - len(schema.arguments.results("verify_tree"))

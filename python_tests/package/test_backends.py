@@ -16,7 +16,7 @@ from specdec_kernels.backends import covers, nvml
 
 PAGE = ROOT / "docs/gpus.md"
 
-COVERED = [  # (built for, runs on, why)
+COVERED = [  # (architecture built for, a GPU's capability, whether it runs there)
     ("8.0", (8, 0), True),
     ("8.0", (8, 6), True),  # a newer minor version of the same major
     ("8.6", (8, 0), False),  # but no older one
@@ -38,7 +38,7 @@ COVERED = [  # (built for, runs on, why)
 
 
 def test_a_package_without_ops_says_what_it_is(tmp_path, monkeypatch):
-    """A source folder without a build, also when it hides the installed package."""
+    """A source folder without a build gives a clear error, also if it shadows the installed package."""
     source, site = tmp_path / "clone" / "specdec_kernels", tmp_path / "site" / "specdec_kernels"
     site.mkdir(parents=True)
     monkeypatch.setattr(backends, "_PACKAGE", source)
@@ -315,7 +315,7 @@ for N, V in (1, 50), (2, 50), (1, 1 << 17), (40, 1 << 15):
 
 
 def test_an_instruction_set_that_is_not_there():
-    """The error keeps its text, also if the first row is read in a thread of torch's."""
+    """The error keeps its text, also if the first row is read in one of torch's threads."""
     env = os.environ | {"SPECDEC_ISA": "sse9", "SPECDEC_BACKEND": "cpu", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", REFUSED], env=env, capture_output=True, text=True, check=True)
     wanted = "specdec: SPECDEC_ISA must name an instruction set of this CPU (base, avx2, avx512), got sse9"

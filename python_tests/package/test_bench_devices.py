@@ -16,7 +16,7 @@ from specdec_kernels import decode  # noqa: E402
 
 @pytest.fixture(params=[False, True], ids=["", "inference"])
 def seen(request):
-    """Under inference mode, calls reach the dispatcher as other ops."""
+    """Yield the watcher, with and without inference mode, under which calls reach the dispatcher as other ops."""
     with devices.watch() as seen, torch.inference_mode(request.param):
         yield seen
 
@@ -153,7 +153,7 @@ def test_memory_that_is_used_again_is_not_mistaken():
 
 
 def test_the_decode_loop_on_a_gpu(capsys):
-    """Every line of the step of bench/gpu_check.sh runs. Its numbers mean nothing."""
+    """Every line of gpu_check.sh's step for the decode loop runs. Its numbers mean nothing."""
     with devices.watch(), pytest.raises(SystemExit) as done:
         decode_loop.main()
     printed = capsys.readouterr().out
@@ -162,7 +162,7 @@ def test_the_decode_loop_on_a_gpu(capsys):
 
 
 def test_the_decode_loop_can_fail(monkeypatch, capsys):
-    """Finds a value that is read during the step, and accepted keys that are not moved to their place."""
+    """The step finds a value that is read on the way, and accepted keys that are not moved to their place."""
     honest = decode.PromptLookupDrafter.propose
 
     def propose(self, batch):

@@ -118,7 +118,7 @@ def test_a_changed_tree_passes_nothing_for_later(tmp_path):
 
 
 def test_tools_that_cannot_reach_the_gpu_are_no_failure(tmp_path):
-    """As under a hypervisor that hides the device from tools."""
+    """A hypervisor may hide the device from tools."""
     tools = {"compute-sanitizer": "echo Device not supported; exit 1", "nvidia-smi": "echo no GPU"}
     for name, script in tools.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
@@ -146,7 +146,7 @@ def test_long_cpu():
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_tests_out_of_time_say_what_failed(tmp_path):
-    """A step with a limit of 60 seconds instead of its own."""
+    """A step that exceeds its limit, here 60 seconds, reports the tests that failed until then."""
     (tmp_path / "python_tests/ops").mkdir(parents=True)
     (tmp_path / "python_tests/ops/test_x.py").write_text(TESTS)
     script = SCRIPT.read_text().replace("[tests-ops]=165", "[tests-ops]=60")
@@ -225,7 +225,7 @@ def test_few_calls_run_every_kernel():
 
 
 def test_gpu_check_runs_every_file_with_a_test_on_backends(request):
-    """They are the files that this session collected; these are all if every test runs."""
+    """gpu_check.sh selects every file of this session that has a test on backends."""
     fixtures = on_backends.fixtures()
     items = [item for item in request.session.items if hasattr(item, "callspec")]
     seen = {

@@ -75,7 +75,7 @@ def test_eager_law_is_ours(filters):
 
 @pytest.mark.parametrize("draft_is", ["rows", "rows with stats", "one-hot"])
 def test_eager_step_emits_the_targets_law(draft_is):
-    """50,000 requests: a shift of 1% in a token's probability is at least 4.5 standard errors."""
+    """With 50,000 requests, a shift of 1% in a token's probability is about 4.5 standard errors or more."""
     B, G, V = 50_000, 2, 8
     torch.manual_seed(7)
     target, draft = torch.randn(1, G + 1, V).expand(B, -1, -1), torch.randn(1, G, V).expand(B, -1, -1)
@@ -209,7 +209,7 @@ def blockwise_rejection_triton(
 
 
 def test_a_peer_from_a_folder(tmp_path, monkeypatch):
-    """The package's own import would fail here."""
+    """The kernel's file is loaded from the folder, without the package's own import, which would fail here."""
     folder = tmp_path / "sglang" / "kernels" / "ops" / "speculative" / "dspark"
     folder.mkdir(parents=True)
     (tmp_path / "sglang" / "__init__.py").write_text("raise ImportError('too much')")
@@ -249,8 +249,8 @@ def test_a_gpu_run_from_end_to_end(tmp_path, monkeypatch, capsys):
 
 
 def test_cases_that_compile_come_last_and_a_run_goes_on(tmp_path, monkeypatch, capsys):
-    """A run that ends for lack of time returns a status that says so. Called again, it measures what is missing, once,
-    if the commit is the same."""
+    """A run that is out of time returns a nonzero status. Called again on the same commit, it measures only the missing
+    cases."""
     small = [harness.Case("compiled", work, last=True), *(harness.Case(label, work) for label in ("one", "two"))]
     monkeypatch.setattr(verify_chain, "cases", lambda device: small)
     monkeypatch.setattr(run, "copy_bandwidth", lambda device: 1.0)

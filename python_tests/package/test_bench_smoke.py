@@ -22,7 +22,8 @@ ONLY = {
 
 
 def there(call, arguments, switches):
-    """Run smoke.answer in another process, on the same path through the ops."""
+    """Run smoke.answer under these environment variables, which choose the ops' path. Called in the simulated device's
+    process."""
     for name, value in switches.items():
         os.environ[name] = value
     try:
@@ -117,7 +118,8 @@ def test_other_bits_by_another_way_are_seen(monkeypatch, capsys):
 
 
 def test_an_answer_within_rounding_is_none(monkeypatch, capsys):
-    """Differences within rounding, according to the reference's margin, are not errors. Here every margin is small."""
+    """Differences within rounding, according to the reference's margin, are not errors. Here every margin is within
+    it."""
     some(monkeypatch, lambda call: (call.op, call.name) == ("verify_chain", "stats"))
     changed(monkeypatch, "verify_chain", one("tokens", at_first(1)))
     honest = smoke.sk.reference.banded.verify_chain

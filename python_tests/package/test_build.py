@@ -30,7 +30,7 @@ def compiler(folder, version="12.4", archs="compute_75 compute_80 compute_86 com
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch, tmp_path):
-    """No compiler is installed."""
+    """Hide nvcc, and the variables that choose compilers."""
     for name in (
         "SPECDEC_CUDA",
         "SPECDEC_CUDA_IDS",

@@ -94,7 +94,7 @@ def test_verify_chain(B, V, dtype):
 
 @pytest.mark.parametrize("V, dtype", [(3000, F32), (8192, BF16)])
 def test_small_batches(V, dtype):
-    """Chains of few positions: every row up to the draft's end once, and the rows of a rejection once more. Each block
+    """In a small batch every row up to the draft's end is read once, and the rows of a rejection once more. Each block
     of a request gathers the entries for its own tests."""
     B, G, item = 8, 5, dtype.itemsize
     args = step(B, G, V, dtype)
@@ -165,7 +165,7 @@ def test_one_hot_drafts():
     # The row's sums are known: only the chunk of the draft token is summed again.
     assert within(target.read[at][rejected], (V + CHUNK) * item, CHUNK + BLOCK + 1, item)
     assert within(target.read[at][~rejected], V * item, CHUNK + BLOCK, item)
-    filtered, (again,), _ = count("verify_chain", "target_logits", top_k=V - 1, **args)  # no sums without a filter
+    filtered, (again,), _ = count("verify_chain", "target_logits", top_k=V - 1, **args)  # then the sums are not known
     assert (again.read[at][rejected] > 2 * V * item).all() and torch.equal(filtered.num_accepted, out.num_accepted)
     small = {name: x[:8] for name, x in args.items()}
     few, (target,), launches = count("verify_chain", "target_logits", small=True, **small)
@@ -202,7 +202,7 @@ def test_sparse_drafts(small):
 
 
 def test_both_stats_handed_over():
-    """A row is read only where its request stops."""
+    """Only the rows where a request stops are read whole."""
     B, G, V, item = 32, 5, 4096, 2
     args = step(B, G, V, BF16)
     for side, rows in (("target", G + 1), ("draft", G)):
@@ -217,7 +217,7 @@ def test_both_stats_handed_over():
 
 
 def test_probability_rows():
-    """No normalisation is needed, so again a row is read only where its request stops."""
+    """No normalisation is needed, so again only the rows where a request stops are read whole."""
     B, G, V, item = 16, 3, 4096, 4
     args = step(B, G, V, F32)
     args |= {f"{side}_logits": args[f"{side}_logits"].softmax(-1) for side in ("target", "draft")}
@@ -273,7 +273,7 @@ def test_a_request_by_a_rule_leaves_the_others_alone():
     assert mixed.num_accepted[1::2].tolist() == [G, G, 2, G], "the draft's law stands for the target's"
     assert torch.equal(target.read[::2], target_too.read[::2]) and torch.equal(draft.read[::2], draft_too.read[::2])
     whole = target_too.distinct[1::2] == V * BF16.itemsize
-    ends = ENDS_EARLY // 2  # after 2 drafts: it can come to no other position
+    ends = ENDS_EARLY // 2  # its draft ends after 2 tokens, so the last position is not reached
     assert whole[ends].tolist() == [True, True, True, False] and whole.sum() == whole.numel() - 1
 
 
@@ -304,7 +304,7 @@ FILTERS = [
 @pytest.mark.parametrize("dtype", [BF16, F32])
 @pytest.mark.parametrize("params", FILTERS, ids=["-".join(f) for f in FILTERS])
 def test_row_stats_reads_at_most_twice_with_filters(params, dtype):
-    """On rows like those of language models."""
+    """Rows like those of language models are read at most twice."""
     V, item = 8192, dtype.itemsize
     z = language_rows(6, 12, V, dtype)
     _, (rows,), launches = count("row_stats", "logits", logits=z, **params)
@@ -326,9 +326,12 @@ def test_top_k_reads_the_best_lanes_again(V, dtype, k, more):
 @pytest.mark.parametrize("params", [{"top_p": 0.9}, {"top_p": 0.99}, {"top_k": 3000}, {"top_k": 50, "top_p": 0.9}])
 @pytest.mark.parametrize("law", ["undecided", "flat"])
 def test_row_stats_of_broad_rows(params, law):
-    """More logits may be the cutoff than the kernel can hold, and a sample of every 32nd logit shows where it lies.
-    Undecided rows have ten tokens at 4 to 12 over the same body, which weighs a third. In flat rows, all logits lie
-    within some hundredths."""
+    """More logits may be the cutoff than the kernel can hold, so it finds where the cutoff lies from a sample of every
+    32nd logit.
+
+    In undecided rows, ten tokens have logits of 4 to 12, and the other, normal logits have a third of the mass. In flat
+    rows, all logits lie within some hundredths.
+    """
     V = 20_480
     flat = 0.01 * torch.randn(4, V, generator=torch.Generator().manual_seed(8))
     z = flat if law == "flat" else language_rows(8, 4, V, F32, 4.0, 12.0)
@@ -412,7 +415,7 @@ def test_top_logprobs_of_many_ids():
         note(f"top_logprobs, k={k}, V=151936, fp32", rows.read.sum(), rows.distinct.sum())
 
 
-# ---- padded buffers: nothing of what is absent is read --------------------------------------------------------------
+# ---- padded buffers: absent rows and requests are not read ----------------------------------------------------------
 
 NUMBER = torch.tensor([2])
 

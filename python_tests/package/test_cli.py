@@ -84,7 +84,7 @@ EXTRAS = (
 
 @pytest.fixture
 def plain_install(tmp_path):
-    """Run the command line with the extras' packages hidden, and selfcheck with few draws."""
+    """Return a function that runs the command line with the extras' packages hidden, and selfcheck with few draws."""
     script = f"""
 import sys
 sys.modules.update(dict.fromkeys({EXTRAS}))
@@ -154,7 +154,8 @@ def test_generate_with_trees(generate, pair):
 
 @pytest.mark.parametrize("more", [[], ["--top-p", 0.9, "--presence-penalty", 0.6, "--logit-bias", "5=-inf"]])
 def test_generate_with_the_race(generate, pair, more):
-    """A seed has one text: that of plain decoding, whatever drafts, also with other prompts beside it."""
+    """Each seed has one text, that of plain decoding, whatever the drafter and whichever prompts are decoded beside
+    it."""
     race = "--method", "race", "--temperature", 1, *more
     plain, other = (generate(pair, "--plain", "--seed", seed, *race) for seed in (3, 4))
     assert plain.exit_code == 0 and plain.stdout != other.stdout, plain.output
@@ -201,7 +202,7 @@ def test_the_methods_are_those_of_the_loop():
 
 
 def test_generate_beams(generate, pair):
-    """W texts, the best first, are the same with and without a draft."""
+    """--beams W prints W texts, best first, and the same with and without a draft."""
     plain = generate(pair, "--beams", 3, "--plain", "--max-new-tokens", 9)
     drafted = generate(pair, "--beams", 3, "--gamma", 2, "--max-new-tokens", 9)
     assert plain.exit_code == drafted.exit_code == 0, plain.output + drafted.output
@@ -242,7 +243,8 @@ def spelled(tmp_path_factory):
 
 
 def test_generate_with_a_grammar(generate, spelled, tmp_path):
-    """The text matches, with drafts as without, and the end token is allowed where it may end."""
+    """The text matches the grammar and is the same with and without drafts. The end token is allowed where a match may
+    end."""
     pytest.importorskip("llguidance", reason="not installed: llguidance")
     schema, regex = tmp_path / "schema.json", tmp_path / "regex.txt"
     schema.write_text('{"type": "object", "properties": {"a": {"enum": ["x", "y"]}, "b": {"type": "boolean"}},'
@@ -284,7 +286,7 @@ def test_generate_a_grammar_needs_llguidance(generate, spelled, tmp_path, monkey
 
 
 def test_generate_without_bad_words(generate, pair):
-    """A text of one token and one of several: neither is in the output, and drafts change nothing."""
+    """Bad words of one token and of several: none is in the output, and drafts change nothing."""
     prompt = "def f(x): def f"
     free = generate(pair, "--plain").stdout.split(prompt)[1].strip("\n")
     bad = [free[3], free[0:2], free[8:11]]
@@ -305,7 +307,7 @@ def test_generate_a_batch_stops_at_a_string(generate, pair):
 
 
 def test_generate_refuses_models(generate, pair, tmp_path):
-    """Errors that are found by loading models, or by looking for them."""
+    """Errors that are found while models are located or loaded."""
     other = folder(tmp_path / "other", 2, WORDS[:10] + ["%"] + WORDS[11:])
     for arguments, message in [
         (["--draft", other], "target and draft must have one vocabulary"),

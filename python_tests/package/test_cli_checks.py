@@ -141,7 +141,8 @@ class Loaded(Exception):
 
 @pytest.fixture
 def go(monkeypatch, capsys):
-    """Return the exit status and the error line, or Loaded if a model would have been loaded."""
+    """Return a function that runs `generate` and returns its exit status and error line. It raises Loaded if a model
+    would be loaded."""
 
     def load_pair(*_, **__):
         raise Loaded
@@ -275,7 +276,7 @@ def test_version(capsys):
     ],
 )
 def test_a_model_that_is_not_there(tmp_path, monkeypatch, capsys, name, answer, says):
-    """One line with the option, after a single query to the network."""
+    """The error is one line that names the option, after at most one query to the network."""
     asked = []
 
     def model_info(self, *given, **_):
@@ -294,7 +295,7 @@ def test_a_model_that_is_not_there(tmp_path, monkeypatch, capsys, name, answer, 
 
 
 def test_what_is_there_and_no_model(tmp_path, monkeypatch, capsys):
-    """Said before the target is loaded, also of a draft."""
+    """A target or draft that is no model is refused before anything is loaded."""
     monkeypatch.setattr(decode, "load_pair", lambda *_, **__: pytest.fail("loaded"))
     file, empty, target, layer = (tmp_path / name for name in ("weights.bin", "empty", "target", "layer"))
     file.write_bytes(b"")

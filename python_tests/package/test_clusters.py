@@ -22,9 +22,9 @@ pytestmark = [
 
 SIZES = [77, 3 * 1024 + 8, 30 * 1024 + 77]  # 1 to 31 chunks; tails that are and are not whole groups of 8
 WIDE = 5 * 1024 + 77
-TURNS = 4 if tiers.TIER == "all" else 1  # of the rules
+TURNS = 4 if tiers.TIER == "all" else 1  # turns through the rules
 LAWS = "trees_by_rule, laws of nodes"
-KERNELS = {  # clusters of a launch
+KERNELS = {  # clusters in a launch
     **{"search": 3, "measure": 3, "walk_trees": 2, "verify_requests": 2, "trees_by_rule": 2},
     **{"race_chains": 2, "race_trees": 2, "race_rows": 2},
     LAWS: 2 * 7,
@@ -89,7 +89,7 @@ def chain_and_rows_that_race():
         yield "sample", rows | races.seeds(2, k) | {"k": k}
 
 
-@functools.cache  # some example calls are made by races
+@functools.cache  # making some example calls runs a race
 def exact_chains():
     """Return chains of few positions: one launch for all rows and one for the rest. With SPECDEC_CUDA_PATH=streaming
     they run position by position, as large batches do."""
@@ -162,7 +162,8 @@ def test_same_bits_by_every_way():
     assert shapes["streaming"] == alone
     assert shapes["too old"] == shapes["refused"] == {"search": {1}, "measure": {1}}
     for way in ("as it comes", "other orders"):
-        # 4 SMs: two for each of two requests, one for each of three pairs, but two if only those can hold a pair
+        # With 4 SMs, each of two requests has a cluster of two blocks. Each of three pairs has one block, or two if one
+        # cannot hold the pair.
         assert shapes[way] == two | {"search": {1, 2}, "measure": {1}, LAWS: {1}}
     assert shapes["more SMs"] == eight | {LAWS: {4}} and shapes["forced"] == two
     assert shapes["no room"] == {"search": {8}, "measure": {8}}
@@ -236,6 +237,7 @@ def counts():
 
 @pytest.mark.thorough
 def test_a_cluster_reads_each_row_once():
-    """In any order of blocks, entries that are needed again are kept on chip. Counted in the checked build."""
+    """In any order of blocks, entries that are needed again are kept on chip, so that each row is read once. The
+    checked build counts the reads."""
     row = 2 * (20 * 1024 + 72)
     assert backends.there("cuda-on-cpu-checked", counts) == [([row, row], 0)] * 6

@@ -106,7 +106,8 @@ def test_every_intrinsic(module):
 
 
 def test_schedules_differ(module):
-    """A kernel without barriers runs in a different order under each schedule, the one that its name says."""
+    """A kernel without barriers runs in a different order under each schedule: the order that the schedule's name
+    describes."""
     taken = {}
     for schedule, blocks in product(SCHEDULES, BLOCK_ORDERS):
         with order(module, schedule, blocks):
@@ -196,7 +197,7 @@ SHOWN_FAST = (
 
 @pytest.mark.parametrize("defect", SHOWN_FAST)
 def test_defects_that_the_fast_flavour_shows(defect):
-    """Each shows as an error, or as a wrong result under some order of threads or blocks."""
+    """Each of these defects shows as an error, or as a wrong result under some order of threads or blocks."""
     module = load("fast", ops=())
     kernel, shown = CAUGHT[defect][0], False
     for schedule, blocks in product(SCHEDULES, BLOCK_ORDERS):
@@ -225,7 +226,7 @@ def test_counts(checked):
 
 @pytest.mark.parametrize("defect, before", [("none", 0), ("unaligned_plain", 4)])
 def test_counts_of_vector_loads(checked, defect, before):
-    """Loads of 16 bytes, by __ldg or plain. Rows that share memory share their counts."""
+    """Loads of 16 bytes are counted, by __ldg or plain. Rows that share memory share their counts."""
     x = normals(4096)
     x = x[(-x.ctypes.data % 16) // 4 :][4:4004]
     out, scratch = np.zeros(1, np.float32), np.zeros(3, np.float32)

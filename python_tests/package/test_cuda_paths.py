@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The path of a call on a GPU, and that results are the same on every path. Runs on the simulated device."""
+"""The path that a call takes on a GPU. Results are the same on every path. These tests run on the simulated device."""
 
 import contextlib
 import os
@@ -67,8 +67,8 @@ def test_a_batch_goes_the_way_of_few_positions_up_to_their_number():
 
 
 def with_stats_of_no_row(simulated):
-    """Return the status on every path of requests whose target stats have the mark of a greedy row, and what may be no
-    id."""
+    """Return the status on every path of requests whose target stats are marked as those of a greedy row. Most name a
+    token that is no id."""
     import specdec_kernels as sk
     from tools.cuda_on_cpu.build import load
 
@@ -153,7 +153,8 @@ def test_clusters_are_as_wide_as_fit_at_once():
         ("kseq_rho", 15): 8,
         ("kseq_rho", 16): 4,
         ("kseq_rho", 33): 2,
-        # six chunks of both rows fit the shared memory of 4 blocks, but not of 2: two rounds that keep them beat three
+        # Six chunks of both rows fit the shared memory of 4 blocks, but not of 2. Clusters of 4 are used as long as two
+        # rounds of them suffice, for up to 62 pairs.
         ("kept", 16): 4,
         ("kept", 31): 4,
         ("kept", 62): 4,

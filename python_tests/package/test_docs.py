@@ -33,8 +33,9 @@ FETCHED = {("script", "src"), ("link", "href"), ("form", "action")} | {
     for tag in ("img", "source", "iframe", "embed", "video", "audio", "track", "input", "object", "use", "image")
     for name in ("src", "srcset", "data", "href", "xlink:href", "poster")
 }
-# The addresses that the theme's script could fetch: diagrams, and a repository's stars. No page has either (see below),
-# and the third is for browsers without ResizeObserver. Others are in comments and names.
+# THEME: the hosts from which the theme's script could fetch diagrams, a repository's stars, and a substitute for
+# ResizeObserver in browsers without it. No page has diagrams or stars (see below). NAMED: hosts that occur in comments
+# and names only.
 THEME = {"unpkg.com", "api.github.com"}
 NAMED = {"www.w3.org", "fontawesome.com", "clipboardjs.com", "bit.ly", "tartarus.org", "lunrjs.com"}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hot loops stay within their limits (gates/loops.py): no instruction, divergence or shared load more than at
+"""The hot loops stay within the limits of gates/loops.py: no more instructions, divergence or shared loads than at
 present."""
 
 import pytest
@@ -77,7 +77,7 @@ def test_targets_are_below_the_limits():
     for loop in loops.LOOPS:
         for limit in (loop.before_sm_100, loop.from_sm_100):
             assert all(target <= most for target, most in zip(loop.target, limit))
-    clocks_per_16_bytes = lambda instructions: instructions / 4 / 0.8  # of a warp, with 0.8 of the slots in use
+    clocks_per_16_bytes = lambda instructions: instructions / 4 / 0.8  # of a warp that uses 0.8 of the issue slots
     bandwidth = lambda instructions: 512 / clocks_per_16_bytes(instructions) * 132 * 1.75e9
     assert bandwidth(loops.ONE_ROW.per16) > 1.3 * 4.8e12 * 0.98 and bandwidth(loops.TWO_ROWS.per16) > 4.8e12 * 0.98
 

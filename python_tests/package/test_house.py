@@ -12,7 +12,7 @@ from specdec_kernels.registry import OPS
 
 PRODUCT = ("csrc", "specdec_kernels", "bench", "tools")
 MAX_FILE, MAX_FUNCTION, MAX_LINE = 300, 60, 120
-MAX_FLOORS, MAX_PARAMETERS = 11, 25  # of Triton's modules; of a Triton kernel
+MAX_FLOORS, MAX_PARAMETERS = 11, 25  # the longest chain of imports in triton/; a Triton kernel's parameters
 CPP = (".h", ".cuh", ".cpp", ".cu")
 MAY_INCLUDE = {
     "core": {"core"},
@@ -30,7 +30,7 @@ def product():
 
 
 READ_MEMORY = {"csrc/core/row.h", "csrc/cpu/row_reader.h", "csrc/cpu/listed_reader.cpp", "csrc/cuda/groups.cuh"}
-# The first file has the pointer.
+# The first file defines the pointer.
 
 
 def where(path):
@@ -114,7 +114,7 @@ def test_triton_is_no_tower():
 
 
 def test_triton_is_small():
-    shared = len(list((ROOT / "specdec_kernels" / "triton").rglob("*.py"))) - len(OPS)  # each op has one of its own
+    shared = len(list((ROOT / "specdec_kernels" / "triton").rglob("*.py"))) - len(OPS)  # each op has its own file
     assert 16 < shared <= 28
     graph = imports(ROOT, "specdec_kernels")
     reached, open_ = set(), {"specdec_kernels.triton.verify_chain"}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers that are read too early: in code that ptxas 13.0 made and that failed on an H200, and in code by hand."""
+"""Registers that are read too early are found: in code that ptxas 13.0 compiled and that failed on an H200, and in code
+written by hand."""
 
 import pytest
 
@@ -7,7 +8,7 @@ from tools.machine_code.disassembly import instructions
 from tools.machine_code.hazards import early_reads
 from tools.machine_code.instructions import Instruction
 
-# The second words are the compiler's. Their bits 41 to 44 are the cycles until the next instruction.
+# Each instruction's second word has the compiler's scheduling: bits 41 to 44 are the cycles until the next instruction.
 COMPILED = """
 \t\tFunction : draws
         /*1390*/                   CS2R R34, SRZ ;                          /* 0x0000000000227805 */

@@ -74,8 +74,8 @@ def test_blocks_beyond_the_slots_wait_for_one():
 
 
 def test_a_launch_begins_beside_the_one_before():
-    """The work of its blocks before they wait is hidden while the first launch lasts, except for blocks that find no
-    room."""
+    """While the first launch runs, it hides what the second's blocks do before they wait for it, except for blocks that
+    find no room."""
     s = lambda ahead: Setting("H200", replace(Costs(), tails={"verify ahead": Tail(1, (ahead,) * 3)}))
     second = lambda ahead, first, B=1: calls._last_launch(
         s(ahead), [0] * B, B, G, V, 2, "verify", queues.Run(first, 0.0)
@@ -136,7 +136,7 @@ def test_constants_have_bands_and_sources():
 
 
 def test_memory_bounds_large_batches():
-    """The time of many rows is their bytes at the bandwidth of streams, if instructions leave room for it."""
+    """The time of many rows is their bytes divided by the bandwidth of streams, if instructions are not the limit."""
     s = Setting("H200", replace(Costs(), scan=200))
     floor = 4096 * V * 2 / (s.memory * s.c["hbm_eff"]) * 1e6
     assert floor < calls.row_stats(s, 4096, V) < 1.05 * floor + 10
@@ -199,8 +199,8 @@ def test_what_is_kept_needs_room():
 
 
 def test_counted_turns_stand_for_what_was_assumed():
-    """Three passes take the part before the loop, two turns, and the rest. The counts include the fence of a cluster's
-    barrier, so of the barrier only the clocks beyond its fence are added."""
+    """A walk of three passes takes the part before the loop, two turns, and the rest. The counts already include the
+    fence of a cluster's barrier, so only the barrier's other clocks are added."""
     tails = {f"search {part}": Tail(1, (n, n, n)) for part, n in (("begin", 1e4), ("turn", 2e4), ("rest", 3e4))}
     counted, assumed = (Setting("H200", replace(Costs(), tails=found)) for found in (tails, {}))
     search = walks.Walk([("search", walks.L2)] * 3, 1e5, "search")
@@ -246,7 +246,7 @@ ABOUT = {"commit": "0123456789ab", "GPU": "NVIDIA H200, sm_90, 132 SMs, L2 50 Mi
 
 
 def results(path, about=ABOUT, rows=()):
-    """Return a bench.csv as bench/report.py writes it, with invented times."""
+    """Write a bench.csv in the format of bench/report.py, with invented times. Return its path."""
     header = importlib.import_module("bench.report").CSV_HEADER
     with path.open("w", newline="") as f:
         f.writelines(f"# {key}: {value}\n" for key, value in about.items())
@@ -321,7 +321,8 @@ def test_commands(tmp_path, monkeypatch):
 
 
 def test_a_library_of_another_architecture_is_refused(tmp_path, monkeypatch):
-    """And no prediction is made with the constants that stand in for a library."""
+    """A library without kernels of the GPU's architecture is refused. No prediction is made with the constants that
+    stand in for a library."""
     library = tmp_path / "of_12.0.so"
     library.touch()
     monkeypatch.setattr("tools.gpu_model.__main__.cuobjdump", lambda: "cuobjdump")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Machine code along the paths that are open to a plain call."""
+"""tools.gpu_model.plain_call: the machine code that a plain call, whose argument is known, can reach."""
 
 import json
 import re
@@ -53,7 +53,7 @@ def test_a_pointer_that_is_known():
 
 
 def test_what_ways_that_meet_agree_on_is_known():
-    """P0 has the same value on both paths, and R5 on each."""
+    """P0 has the same value on both paths and stays known. R5 has another value on each, so that it becomes unknown."""
     text = """
 LDC R0, c[0x0][0x210]
 LDG.E R1, desc[UR8][R2.64]

@@ -80,7 +80,7 @@ def test_control_flow_and_dominators():
     exponentials = block_at(g, "MUFU")
     assert sorted(g.next[loop]) == [exponentials, latch] and g.next[exponentials] == [latch]
     assert (g.back, g.loops) == ({(latch, loop)}, {loop: {loop, exponentials, latch}})
-    assert g.above[0] == TOP and g.above[latch] == loop and g.above[behind] == 0  # which may skip the loop
+    assert g.above[0] == TOP and g.above[latch] == loop and g.above[behind] == 0  # a path to it skips the loop
     assert g.dominates(loop, latch) and not g.dominates(exponentials, latch)
     assert g.forward(latch) == [behind] and g.outermost(latch) == g.loops[loop] and g.outermost(behind) == {behind}
     assert all(g.dominates(0, b) for b in g.order)
@@ -90,7 +90,7 @@ def test_indirect_branches_and_calls():
     text = "BRX R2\na:\nFADD R0, R0, R0\nEXIT\nb:\nCALL.REL.NOINC c\nEXIT\nc:\nRET.REL.NODEC R2"
     g = Graph(code(text), {0: [16, 48]})
     assert g.next[0] == [g.block_of[1], g.block_of[3]] and g.block_of[5] in g.roots and len(g.order) == len(g.spans)
-    assert len(Graph(code(text)).order) < len(g.order)  # without the notes, code that it leads to is not reached
+    assert len(Graph(code(text)).order) < len(g.order)  # without the notes, the branch's targets are not reached
 
 
 def test_the_states_of_a_trip():
@@ -201,7 +201,8 @@ def test_a_tail_walks_through_a_loop_once():
 
 
 def test_turns_of_a_search():
-    """Instructions before the loop over turns, in the loop without its pass over a row, and after it."""
+    """The turns of a search: instructions before the loop over turns, in that loop without its pass over a row, and
+    after it."""
     text = f"""
 S2R R0, SR_TID.X
 DADD R4, R10, R10

@@ -36,7 +36,8 @@ def calls(op):
 
 
 def installed():
-    """Return the folder from which it is imported, before all others."""
+    """Install the oldest Triton if it is not there yet. Return its folder, which callers put first on the import
+    path."""
     if not FOLDER.exists():
         fresh = FOLDER.with_name(f"{FOLDER.name}.{os.getpid()}")
         command = [sys.executable, "-m", "pip", *PIP, "--target", str(fresh), f"triton=={VERSION}"]
@@ -83,8 +84,8 @@ def compiled_by_it(program):
 @pytest.mark.slow
 @pytest.mark.skipif("triton-interpret" not in backends.NAMES, reason="not among the backends that were asked for")
 def test_it_makes_the_same_of_every_kernel():
-    """It gives the same operations as the installed Triton. The interpreter would not show code that the compiler
-    refuses, or a constant that it drops."""
+    """The oldest Triton gives the same operations as the installed one. The interpreter would not show code that the
+    compiler refuses, or a constant that it drops."""
     found = json.loads(compiled_by_it("print(json.dumps(triton_kernels.operations()))"))
     assert found == {name: dict(counts) for name, counts in triton_kernels.operations().items()}
 

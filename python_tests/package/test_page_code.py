@@ -113,7 +113,7 @@ def test_pages_with_python():
 
 
 def test_a_wrong_page_fails(tmp_path):
-    """Not vacuous: the runner fails for a session that prints something else, and for a program that raises."""
+    """Control: the runner fails for a session that prints something else."""
     runner = doctest.DocTestRunner()
     session = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "x", "x", 0)
     assert runner.run(session, out=lambda text: None).failed == 1

@@ -54,7 +54,8 @@ def test_modules_exist(page, module):
 
 
 def test_the_install_is_what_make_does():
-    """The same packages in the same versions as make's, existing extras, and the same environment folder."""
+    """README installs the same packages in the same versions as make, existing extras, and into the same environment
+    folder."""
     makefile, project = (ROOT / "Makefile").read_text(), (ROOT / "pyproject.toml").read_text()
     block = re.search(r"```sh\n(.*?)```", TEXT["README.md"], re.S)[1]
     extras = re.search(r'-e "\.\[(.*?)\]"', block)[1].split(",")
@@ -70,7 +71,7 @@ def test_the_install_is_what_make_does():
 
 
 def test_the_table_of_ops():
-    """A row for each op, text for each public function, and the full comparison on the page of numbers."""
+    """README has a row for each op and names each public function. The page of numbers has the full comparison."""
     row = r"^\| `(\w+)` \|"
     table = TEXT["README.md"].split("| op | does")[1].split("\n\n")[0]
     assert set(re.findall(row, table, re.M)) == set(OPS) and all(f"`{name}`" in table for name in FUNCTIONS)
@@ -85,7 +86,7 @@ def test_every_op_can_be_found():
 
 
 def test_the_table_of_rules():
-    """A row for each rule, in the words of specdec_kernels/registry.py."""
+    """docs/choosing.md has a row for each rule, in the words of specdec_kernels/registry.py."""
     section = TEXT["docs/choosing.md"].split("## Rules")[1].split("\n## ")[0]
     wanted = []
     for name, rule in RULES.items():
@@ -108,7 +109,7 @@ def test_the_table_of_status_bits():
 
 
 def test_papers_name_functions_that_exist():
-    """`file` `name`, `name`, `file` `name` ...: the file defines each name after it."""
+    """The page of papers writes `file` `name`, `name`, `file` `name` ...: each file defines the names after it."""
     named = 0
     for line in TEXT["docs/papers.md"].splitlines():
         for path, names in re.findall(r"`([\w/]+\.(?:py|h))`((?:,? `\w+`)+)", line):

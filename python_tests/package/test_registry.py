@@ -145,7 +145,7 @@ def test_the_libraries_define_these_ops():
 
 
 def test_triton_numbers_alike():
-    """Every constant of Triton's that has a name in the registry."""
+    """Every constant in the Triton package that has a name in the registry has the registry's number."""
     pytest.importorskip("triton")
     wanted = {name.upper(): rule.code for name, rule in registry.RULES.items()}
     wanted |= {name.upper(): method.code for name, method in registry.TREE_METHODS.items()}

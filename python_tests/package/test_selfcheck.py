@@ -14,7 +14,7 @@ from specdec_kernels.selfcheck import trees as selfcheck_trees
 
 @pytest.fixture
 def report(monkeypatch, capsys):
-    """Return run() with fewer draws, and its output."""
+    """Return a function that runs selfcheck with fewer draws, and returns the result and the output."""
     monkeypatch.setattr(selfcheck_chains, "STEPS", 250_000)
     monkeypatch.setattr(selfcheck_trees, "TREE_STEPS", 100_000)
     monkeypatch.setattr(selfcheck_rules, "RULE_STEPS", 100_000)
@@ -39,7 +39,7 @@ class ResidualIsP(Plain):
 
 @pytest.fixture
 def fails(report, monkeypatch):
-    """Return whether a single check, given by its name, fails for a wrong op."""
+    """Return a function that returns whether the named check fails for a wrong op."""
 
     def go(check, op, wrong):
         monkeypatch.setattr(selfcheck, "CHECKS", {check: selfcheck.CHECKS[check]})
@@ -58,7 +58,7 @@ def test_wrong_ops_fail(fails, check):
 
 
 def merged(honest):
-    """Tests merged nodes once, however often they were drafted."""
+    """Return a wrong op that tests merged nodes once, however often they were drafted."""
     return lambda tree, p, q, **options: honest(tree[:2], p, q, **options)
 
 
@@ -78,7 +78,7 @@ def token_by_token(honest):
 
 
 def bonus_of_p(honest):
-    """Ignores the draft's row for the bonus position."""
+    """Return a wrong op that ignores the draft's row for the bonus position."""
     return lambda target, tokens, draft, **options: honest(target, tokens, draft[:, :-1].contiguous(), **options)
 
 
@@ -110,7 +110,7 @@ def test_each_rule_is_compared(name):
     other = others.get(name, "exact")
 
     class Confused:
-        reference = answers  # the same for each rule
+        reference = answers  # cached: its answers are the same for each rule
 
         @staticmethod
         def verify_chain(rule, **args):

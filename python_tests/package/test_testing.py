@@ -26,7 +26,7 @@ rng = np.random.default_rng
 
 @pytest.mark.parametrize("freedom", [1, 2, 5, 50, 1000, 30_000])
 def test_the_tail_is_scipys(freedom):
-    """In the tails as far as float64 goes."""
+    """Tail probabilities agree as far out as float64 goes."""
     for p in (0.999, 0.5, 1e-2, 1e-6, 1e-50, 1e-150, 1e-290):
         x = stats.chi2.isf(p, freedom)
         assert statistics.chi_square_tail(x, freedom) == pytest.approx(stats.chi2.sf(x, freedom), rel=1e-8)
@@ -68,7 +68,7 @@ def test_a_shift_of_what_it_detects_is_found(kind):
 
 
 def test_right_draws_pass_as_often_as_stated():
-    """p-values of right draws are uniform, with cells of which half are rare."""
+    """p-values of right draws are uniform, also if half of the cells are rare."""
     law = 0.8 ** np.arange(60)
     law /= law.sum()
     values = [testing.check_counts(c, law).p_value for c in rng(3).multinomial(3000, law, size=400)]
@@ -116,7 +116,7 @@ def test_the_text_names_the_worst_cells():
 
 
 def test_rows_are_counted_whatever_their_ids():
-    """Ids too large for any fixed number of bits, and padding of any negative number."""
+    """Ids may be as large as 2^62, and padding may be any negative number."""
     for ids in ([0, 1, 7], [0, 151_935, 2**40], [2**62, 3, 2**61]):
         rows = np.array(ids)[rng(0).integers(3, size=(3000, 9))]
         ends = rng(1).integers(10, size=3000)
@@ -179,7 +179,8 @@ def test_steps_are_what_they_say():
 
 
 def test_cases_are_worth_their_names():
-    """Descriptions differ. Each case accepts and rejects, except where draft and target are equal."""
+    """Descriptions differ. Each case sometimes rejects its first draft and sometimes accepts all drafts, except where
+    draft and target are equal or have disjoint supports."""
     cases = testing.cases()
     assert len({case.name for case in cases}) == len({case.finds for case in cases}) + 1 == len(cases)  # gap() twice
     for case in cases:
@@ -266,7 +267,7 @@ def test_sampler(assert_law):
 
 @pytest.mark.slow
 def test_fixtures(tmp_path):
-    """Every case in turn, with the detected shifts listed and the report's text of a failure."""
+    """The fixtures test every case, and their output lists the detected shifts and a failure's report."""
     (tmp_path / "test_mine.py").write_text(PLUGIN)
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["specdec_kernels.testing.pytest_plugin"]\n')
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "test_mine.py"]

@@ -30,7 +30,8 @@ def test_golden_numbers():
     assert theory.operations_factor(0.8, 5, 0.05) == pytest.approx(1.694097, abs=5e-7)
 
 
-# alpha and c of the draft model; those of its own drafter; the best factor and its gammas, without and with the latter
+# ((alpha, c) of the draft model, (alpha, c) of its own drafter, (best factor, gamma) without that drafter, (best
+# factor, both gammas) with it)
 HIERARCHIES = [
     ((0.9, 0.1), (0.8, 0.002), (3.430947, 10), (5.880037, 17, 11)),
     ((0.8, 0.05), (0.7, 0.002), (3.092080, None), (3.807480, 11, 6)),
@@ -40,7 +41,7 @@ HIERARCHIES = [
 
 @pytest.mark.parametrize("outer, inner, alone, together", HIERARCHIES)
 def test_hierarchical_factor_golden(outer, inner, alone, together):
-    """No other pair of lengths is better."""
+    """The golden pair of lengths is the best of all pairs."""
     (alpha, c), (inner_alpha, inner_c) = outer, inner
     gamma = theory.best_gamma(alpha, c)
     assert theory.walltime_factor(alpha, gamma, c) == pytest.approx(alone[0], abs=5e-7)

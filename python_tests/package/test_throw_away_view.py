@@ -63,10 +63,9 @@ def calls(backend):
 
 @pytest.fixture(scope="module", params=VIEWS)
 def given(request):
-    """A backend, and the calls that it supports, but for those with sparse or mapped rows.
+    """Return a backend and the calls that it supports, except those with sparse or mapped rows.
 
-    Ids say where the entries of a row lie, as a view does, so they are read in a place of their own. The views of such
-    rows are compared in test_views.py.
+    Such rows have ids, which are read elsewhere than a view. test_views.py compares the views of such rows.
     """
     return request.param, [x for x in calls(request.param) if backends.serves(request.param, *x) and not has_ids(x[1])]
 
@@ -108,8 +107,8 @@ def padded(op):
 
 
 def test_ops_see_rows_as_if_written_out(given, tree):
-    """The view undoes itself: on negated rows the tree with the view gives this tree's results, on plain rows it does
-    not."""
+    """Applying the view twice changes nothing: on negated rows the tree with the view gives this tree's results, on
+    plain rows it does not."""
     backend, asked = given
     torch.save(asked, tree / "calls.pt")
     run(tree, "-c", IN_TREE, backend, PYTHONPATH=f"{tree}:{tree}/python_tests")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tests that a tier takes, the kernels that never ran, and parts of test-all that are not run again."""
+"""The tests that a tier selects, the kernels that never ran, and parts of test-all that are not run again."""
 
 from itertools import product
 from types import SimpleNamespace

@@ -44,7 +44,8 @@ def refuses(x):
     ids=["dense", "transposed", "empty", "expanded", "scalar", "strided and shifted", "slice", "bool"],
 )
 def test_a_tensor_arrives_as_it_is(other, x):
-    """Values, dtype, strides and the alignment to 16 bytes stay the same, there and back."""
+    """A tensor arrives with its strides and its alignment to 64 bytes, and comes back with its values, dtype and
+    strides."""
     stride, offset, alignment, back = other.call(layout, x)
     assert (stride, offset) == (x.stride(), x.storage_offset()) and (
         x.numel() == 0 or alignment == offset * x.element_size() % 64
@@ -63,7 +64,7 @@ def meets_a_gpu_error():
 
 
 def test_an_error_of_a_gpu_ends_the_process():
-    """Later calls would all fail, and with them tests that have done nothing wrong."""
+    """After such an error all later calls would fail, and with them tests that have done nothing wrong."""
     worker = Worker("cpu elsewhere", {"SPECDEC_BACKEND": "cpu"})
     with pytest.raises(torch.AcceleratorError, match="illegal memory access"):
         worker.call(meets_a_gpu_error)
@@ -80,7 +81,7 @@ def test_a_process_that_dies_says_so():
 
 
 def test_too_many_flips_are_seen(monkeypatch):
-    """In one comparison, and over the session where each comparison alone would pass."""
+    """Too many flips fail a single comparison. They also fail a session in which each comparison alone would pass."""
     monkeypatch.setattr(tally, "compared", Counter())
     monkeypatch.setattr(tally, "flipped", Counter())
     monkeypatch.setattr(tally, "running", "cpu")

@@ -61,7 +61,7 @@ def other(name, x):
 
 
 def every_field(arguments):
-    """Return example_calls.flat(), with the fields that are not given."""
+    """Return the arguments as example_calls.flat() does, and also the fields of Rows that are not given."""
     given = {name: x for name, x in arguments.items() if isinstance(x, sk.Rows)}
     fields = {f"{name}.{field}": y for name, x in given.items() for field, y in x._asdict().items()}
     return {name: x for name, x in arguments.items() if name not in given} | fields
@@ -99,7 +99,8 @@ def said(call, *args, **kwargs):
 
 
 def not_found(rank, exchange, which):
-    """Return the differences of rank 1 that this rank is not told of, over some of the calls."""
+    """Change arguments on rank 1, over a quarter of the calls. Return the number of changes, and those that did not
+    give this rank the documented error."""
     missed, made, seen = [], 0, set()
     for op, example, call in calls()[which::4]:
         for name, changed in changes(call, ROWS[op]):
@@ -150,7 +151,7 @@ def test_the_walk_has_every_argument():
 
 
 def one_call(rank, exchange, which, how):
-    """verify_chain, where rank 1 alone gives a side as Rows of the others' tensor, or not at all."""
+    """Call verify_chain. Rank 1 alone passes one side as Rows of the same tensor, at a temperature, or not at all."""
     generator = torch.Generator().manual_seed(3)
     target, draft = torch.randn(2, 2, 3, V, generator=generator)
     given = {"target": target, "draft_tokens": torch.ones(2, 2, dtype=torch.int64), "draft": draft[:, :2]}
@@ -190,7 +191,7 @@ CHANGES = {
 
 
 def large(rank, exchange, dtype, how):
-    """verify_chain with a draft that every rank has whole, and that differs on rank 1."""
+    """Call verify_chain with a draft that every rank has whole, and that differs on rank 1."""
     generator = torch.Generator().manual_seed(3)
     target, draft = torch.randn(2, B, G + 1, 3001, generator=generator).to(dtype)
     draft = draft[:, :G]
@@ -239,7 +240,7 @@ def strided(x):
     """Return the same values as a column of a table, if an op reads such a tensor without a copy."""
     if isinstance(x, sk.Rows):
         return sk.Rows(x.logits, *map(strided, x[1:]))
-    if isinstance(x, (sk.Penalties, sk.Bias, sk.Allowed)):  # a list must be contiguous, but for the ids of a bias
+    if isinstance(x, (sk.Penalties, sk.Bias, sk.Allowed)):  # lists must be contiguous, except a bias's ids
         lists = {sk.Penalties: ("ids", "counts", "prompt_bits"), sk.Bias: ("values",), sk.Allowed: ("bits",)}[type(x)]
         return x._replace(**{name: strided(y) for name, y in x._asdict().items() if name not in lists})
     if isinstance(x, sk.VocabMap):  # made by vocab_map, contiguous
@@ -250,8 +251,8 @@ def strided(x):
 
 
 def columns(rank, exchange):
-    """Return the calls whose results differ from the plain op's if everything except the rows is a column of a table,
-    and one call with a single row, whose parameters are columns of one entry."""
+    """Return the calls whose results differ from the plain op's if everything except the rows is a column of a table.
+    Two more calls have a single row, whose parameters are columns of one entry."""
     found = []
     one = torch.randn(1, V, generator=torch.Generator().manual_seed(2))
     single = {"rows": sk.Rows(one, temperature=torch.tensor([0.7]), top_k=torch.tensor([5]))}

@@ -15,7 +15,7 @@ WHOLE = ROWS * sharded.V * 2
 
 
 TOP_P = (0.5, 0.9, 0.99)
-FLAT_TO_PEAKED = {  # distributions, with scales, whose cutoff lies among few entries, many, or 16-bit ties
+FLAT_TO_PEAKED = {  # kind of logits -> scales; the cutoff lies among few entries, many, or ties in 16 bits
     "normal": (0.01, 0.1, 0.3, 0.6, 1, 2, 3, 5),
     "gumbel": (0.5, 1, 2),
     "zipf": (0.8, 1, 2),
@@ -79,8 +79,8 @@ def test_a_steps_bytes(ranks, aligned):
     first, *others = ranks.call(counted, aligned)
     assert all(x == first for x in others)
     rounds, gathered, moved = first.pop(sharded.WHOLE_ROWS)
-    # arguments and whether all ranks could make the call; then rows, of which each rank has its own slice of 2 of 8
-    # requests, and 2 requests' tokens, counts, logprobs and status
+    # The rounds: the arguments; whether all ranks can make the call; the rows, of which each rank lacks three quarters
+    # for its 2 of 8 requests; and the tokens, counts, logprobs and status of 2 requests per rank.
     assert (rounds, moved) == (4, WHOLE * 3 // 4)
     assert gathered == RANKS * (2 * 64 * 8 + 2 * ((sharded.G + 1) * (8 + 4) + 4 + 4))
     # 37,984 entries per rank: 96, 192 and 288 of a chunk are on the other side of a boundary
@@ -105,7 +105,7 @@ def test_a_nucleus_bytes(ranks, kind):
 
 
 def test_a_races_bytes(ranks):
-    """One collective after that of the arguments: key, id and entry of each of a rank's k best, 16 bytes."""
+    """After the arguments, one collective sends the key, id and entry of each of a rank's k best, 16 bytes each."""
     first, *others = ranks.call(raced)
     assert all(x == first for x in others)
     (rounds, one), (same, three) = first[1], first[3]

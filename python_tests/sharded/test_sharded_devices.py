@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows on a GPU are sent whole to the ranks that verify them, and only the comparison of arguments waits for the
-device. Here CPU tensors remember the device they were asked for."""
+device. Here the GPU's tensors are CPU tensors that carry a device label (bench/devices.py)."""
 
 import pytest
 import torch
@@ -50,7 +50,8 @@ def calls(device):
 
 
 def waits(rank, checked):
-    """Return, for each op, where it waited, and whether its results are those of whole rows."""
+    """Return, for each op, where it waited, whether its results are those of whole rows, and the number of its
+    rounds."""
     import specdec_kernels as sk
     from bench import devices
     from specdec_kernels import distributed
@@ -99,7 +100,7 @@ def test_chunks_are_of_rows_on_the_cpu(ranks):
 
 
 def elsewhere(rank):
-    """One rank asks for results on the CPU, of rows on a GPU."""
+    """Call verify_chain on GPU rows. Rank 0 alone passes an `out` on the CPU."""
     from bench import devices
     from specdec_kernels import distributed
 

@@ -36,7 +36,7 @@ def exchange(request):
 
 
 def step(rank, exchange, change=None, at=1, gone_after=None):
-    """Run verify_chain over three ranks. Rank `at` uses change(arguments), or exits after this many rounds."""
+    """Run verify_chain over three ranks. Rank `at` uses change(arguments), or exits after `gone_after` collectives."""
     from specdec_kernels import distributed
 
     generator = torch.Generator().manual_seed(1)
@@ -107,7 +107,7 @@ def one_entry_less(arguments):
 
 
 def said(ranks, exchange, *args):
-    ranks.call(step, exchange)  # it may have to start first
+    ranks.call(step, exchange)  # the ranks' processes may have to start first
     began = perf_counter()
     errors = [str(x) if isinstance(x, Exception) else x for x in ranks.call(step, exchange, *args)]
     assert perf_counter() - began < 3 * SECONDS  # the ring's neighbours give up one after the other

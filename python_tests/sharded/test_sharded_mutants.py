@@ -24,7 +24,7 @@ def test_mutant_is_caught(name, monkeypatch):
 
 
 def differ_with(rank, *change):
-    """Return the calls that differ with another text of whole_rows.py."""
+    """Return the calls whose results differ if this change is made to whole_rows.py."""
     from specdec_kernels.distributed import ops, whole_rows
 
     text = Path(whole_rows.__file__).read_text()

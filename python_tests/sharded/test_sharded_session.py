@@ -23,8 +23,10 @@ class Boom(Exception):
 
 def served(rank, place, parameters):
     """Run three requests with these parameters on two ranks. Rank 1 raises once, in its third step or in its second
-    prompt. Return the tokens, or the error that ended the run with the number of steps that rank 1 began after its
-    fault."""
+    prompt.
+
+    Return the tokens, or the error that ended the run and the number of steps that this rank began.
+    """
     from examples.tensor_parallel import OverRanks
     from specdec_kernels import decode, distributed
 

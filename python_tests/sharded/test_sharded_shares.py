@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank gets the arguments of its requests as the table of arguments requires, whatever sizes are equal by chance.
-Needs no ranks."""
+"""A rank gets the arguments of its requests as the table of arguments requires, even if unrelated sizes are equal.
+These tests need no ranks."""
 
 from types import SimpleNamespace
 

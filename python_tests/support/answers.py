@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of specdec_kernels.reference, with margins where it has them, computed once per run. The float64 loops take
-longer than most ops under test, and backends and workers need the same results. `from support import answers as
-reference`.
+"""Results of specdec_kernels.reference, with margins where it has them, each computed once per run.
 
-Results are kept in a folder of the run (conftest.py makes and removes it), each under a hash of the call's arguments.
+The float64 loops take longer than most ops under test, and backends and workers need the same results. Tests use this
+module in place of the reference: `from support import answers as reference`.
+
+Results are kept in a folder of the run, which conftest.py makes and removes, each under a hash of the call's arguments.
 Each read returns new tensors, so a test that writes to them changes no other test's.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every kernel as launched for large rows, ready for triton.compile. Needs no GPU, and repeats no signature."""
+"""Every kernel as it is launched for large rows, ready for triton.compile, without a GPU. No signature occurs twice."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ class Case(NamedTuple):
 
 
 def specialised(name: str, kernel, args, constants: dict, threads: int, wide: bool) -> Case:
-    """Return the signature that the JIT would find for these arguments: None and 1 are constants, and multiples of 16
-    are marked as such."""
+    """Return the kernel with the signature that the JIT would find for these arguments.
+
+    None and 1 are constants, and multiples of 16 are marked as such.
+    """
     constexprs, attrs = {}, {}
 
     def type_of(x, path, varies: bool, aligned: bool):
@@ -71,8 +73,10 @@ def specialised(name: str, kernel, args, constants: dict, threads: int, wide: bo
 
 
 def aot_cases(V: int = 151_936, calls=None) -> Iterator[Case]:
-    """Yield all kernels at bf16 and fp32, with and without every option that changes their code; or those of
-    calls(dtype, V)."""
+    """Yield all kernels at bf16 and fp32, with and without every option that changes their code.
+
+    calls: a function (dtype, V) that yields calls as every_call does, to get the kernels of these calls only.
+    """
     if launch.interpreted():
         raise RuntimeError("aot_cases: needs compiled kernels, got TRITON_INTERPRET=1")
     seen = set()
@@ -101,7 +105,7 @@ def reads_rows(kernel, args) -> bool:
     """Return whether a kernel reads whole chunks of rows. The second launch of row_stats does so only to filter."""
     if kernel.__name__ == "stats_kernel":
         return args[0].scratch.few is not None
-    if kernel.__name__ == "race_kernel":  # rows with ids are read by id
+    if kernel.__name__ == "race_kernel":  # rows with ids are read entry by entry
         return args[0].ids.numbers is None
     return kernel.__name__ not in (
         "accept_kernel",
@@ -135,7 +139,7 @@ NO_SAMPLING = (None,) * 6  # neither tensors nor numbers
 
 
 def every_call(dtype: torch.dtype, V: int):
-    """Yield (its options, a call of one op on meta tensors)."""
+    """Yield (options, call): a call of one op on meta tensors, and the name of the options that it uses."""
     rows = meta(B, V, of=dtype)
     yield from calls_of_rows(rows)
     yield from calls_of_views(rows)
@@ -268,7 +272,7 @@ def calls_of_chains(dtype: torch.dtype, V: int):
     yield "a rule for all", lambda: chain(draft, rule_numbers=(11.0, 0.3, NOT_GIVEN))
     yield "one-hot", lambda: chain()
     yield "probabilities", lambda: chain(draft, probs=1, u=u)
-    yield "block", lambda: chain(target, rules=(1, WHOLE, PAIRS))  # a block also runs every other walk under a rule
+    yield "block", lambda: chain(target, rules=(1, WHOLE, PAIRS))  # its kernel also has the walks of all other rules
     yield "block, probabilities", lambda: chain(target, probs=1, u=u, rules=(1, WHOLE, PAIRS))
     yield "ragged", ragged
     at = meta(B, G + 1, of=torch.int64), meta(B, G, of=torch.int32)
@@ -285,7 +289,7 @@ def calls_of_chains(dtype: torch.dtype, V: int):
 
 
 def calls_of_ids(dtype: torch.dtype, V: int):
-    """Draft rows that are sparse or mapped, plain ones and with views."""
+    """Yield calls on draft rows that are sparse or mapped, with and without views."""
     k, Vd, side, no_views = 64, 32_000, (*NO_SAMPLING, None, 0, None), (None,) * 12
     ids, packed = meta(B, k, of=torch.int64), meta(3 * Vd + V + 1, of=torch.uint32)
     z, mapped, p = meta(B, k, of=dtype), meta(B, Vd, of=dtype), meta(B, V, of=dtype)
@@ -350,7 +354,7 @@ def calls_of_trees(dtype: torch.dtype, V: int):
     yield "by slot", lambda: ops.count_tokens_(*lists, emitted, WHOLE, WHOLE)
     for name in ("bool", "uint8", "uint32", "float64"):
         format = MASK_FORMATS[name]
-        yield name, lambda format=format: ops.tree_mask(table, ONE, None, -1, format)  # a number; 0 if none is given
+        yield name, lambda format=format: ops.tree_mask(table, ONE, None, -1, format)  # a prefix number, 0 if not given
         yield f"{name} with a prefix", lambda format=format: ops.tree_mask(table, WHOLE, None, 4096, format)
     yield "kseq", lambda: tree(0, drafts=drafts)
     yield "recursive", lambda: tree(1, drafts=drafts)

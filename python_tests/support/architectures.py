@@ -8,7 +8,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from specdec_kernels.decode import adapt
 
 VOCABULARY = 64
-# Values for a config's attributes, where it has them.
+# size -> the names of attributes that get this size in a config that has them
 SIZES = {
     64: "vocab_size encoder_hash_byte_group_vocab text_vocab_size padded_vocab_size vocab_size_per_layer_input",
     256: "max_position_embeddings n_positions max_target_positions max_sequence_length n_ctx",
@@ -64,7 +64,7 @@ def names():
 
 def _shrunk(values, layers=None):
     """Shrink the sizes of a config and of its nested configs. Lists with one entry per layer are cut."""
-    if not all(isinstance(name, str) for name in values):  # per layer
+    if not all(isinstance(name, str) for name in values):  # a dict by layer: the first two stay
         return {i: value for i, value in values.items() if str(i) in "01"}
     out = {}
     layers = layers or next((values[k] for k in ("num_hidden_layers", "n_layer", "num_layers") if k in values), None)
@@ -91,7 +91,7 @@ def config(name, full_attention=False, **more):
         values.pop(key, None)
     every = {"is_decoder": True}
     if full_attention:
-        # these decide; a window left in the config would then apply to no layer
+        # layer_types decides: a window left in the config then applies to no layer
         named = values.get("layer_types") is not None
         every |= dict(layer_types=["full_attention"] * 2) if named else dict(sliding_window=None)
     values |= {key: value for key, value in every.items() if key in values}
@@ -110,8 +110,10 @@ def build(name, seed=0, **more):
 
 
 def outcome(name, **more):
-    """Return (kind, error text, model, served model, options), where kind is "unbuilt", "refused" or "served". If a
-    class is refused for its layers' windows and its config can do without them, it is tried again without."""
+    """Return (kind, error text, model, served model, options), where kind is "unbuilt", "refused" or "served".
+
+    If a class is refused for the windows of its layers, it is tried again without windows, if its config allows that.
+    """
     try:
         model = build(name, **more)
         plain(model, [1, 2, 3], 2)

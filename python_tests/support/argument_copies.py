@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The places that repeat an op's arguments, compared with their table, specdec_kernels/arguments.py. Each reader yields
-what a copy lacks, as "place: what"."""
+"""Comparison of the places that repeat an op's arguments with the table of arguments, specdec_kernels/arguments.py.
+
+Each reader (of_schema, of_cpp and so on, see READERS) yields the differences of one place, as "place: difference".
+"""
 
 import ast
 import inspect
@@ -120,7 +122,7 @@ def unserved(op):
 
 
 def not_everywhere(op):
-    """Return the places of these arguments in the public function."""
+    """Return the places in the public function of the arguments in unserved(op)."""
     lacks = unserved(op)
     return {x.public for x in arguments.taken(op) if x.name in lacks["triton"]} | {*lacks["reference"]}
 
@@ -154,7 +156,7 @@ def of_reference(op):
     yield from differences(f"specdec_kernels/reference/{op}.py", sorted(wanted), sorted(reference_takes(op)))
 
 
-# ---- what is said of shapes -----------------------------------------------------------------------------------------
+# ---- shapes in docstrings -------------------------------------------------------------------------------------------
 
 
 def spaced(shape):
@@ -214,7 +216,7 @@ def fits(x, tensor, known):
 
 
 def of_calls(op):
-    """Every argument is in some example, and the public function passes to the op what the table requires."""
+    """Yield arguments that no example call gives, and values passed to the op that do not fit the table."""
     where, given = f"specdec_kernels/example_calls/{op}.py", set()
     for name, call in example_calls.calls(op, V=77):
         given |= {x.public for x in arguments.TABLE[op] if of_call(call, x.public) is not None}
@@ -246,7 +248,7 @@ def of_call(call, place):
 
 
 def of_results(op):
-    """The results of the first example call have the dtypes and shapes in the table of results."""
+    """Yield a result of the first example call whose dtype or shape is not that in the table of results."""
     call = example_calls.calls(op, V=77)[0].arguments
     given = example_calls.op_arguments(op, getattr(sk, op), **call)
     made = getattr(torch.ops.specdec, op)(*given)
@@ -263,7 +265,7 @@ def of_results(op):
 
 
 def of_hostile(op):
-    """Every argument occurs in the hostile calls."""
+    """Yield arguments that no hostile call gives."""
     from gates import hostile
 
     missing = {*everywhere(op)} - {hostile.PADDED.get(op)}

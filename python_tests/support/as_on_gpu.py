@@ -9,7 +9,7 @@ from specdec_kernels.triton import writer_of
 
 
 class AsOnGpu(TorchDispatchMode):
-    """Arguments are checked on the meta device, which has no values, and Triton's kernels write the results."""
+    """A mode in which arguments are checked on the meta device, without values, and Triton's kernels write results."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         namespace, name = function._schema.name.split("::")

@@ -18,7 +18,7 @@ from support.worker import Worker, specialisations_run
 class Backend(NamedTuple):
     environment: dict | None = None  # environment of the process it runs in; None: this process
     device: str = "cpu"
-    slower: int = 1  # by how much a grid of inputs must be smaller: see scale()
+    slower: int = 1  # the factor by which a grid of inputs must be smaller: see scale()
 
 
 BACKENDS = {
@@ -59,9 +59,9 @@ def why_not(name):
 def scale(n, backend, least=14):
     """Return how many of n inputs a test takes on a backend.
 
-    Where kernels are simulated these are fewer, but at least `least` (every kind of row then occurs twice). In make
-    test, both simulated devices take the same number, so that they share the reference's results, and the CPU takes
-    half of large batches, since the reference's loops take most of their time.
+    Where kernels are simulated, it takes fewer, but at least `least` (every kind of row then occurs twice). In `make
+    test` both simulated devices take the same number, so that they share the reference's results. There the CPU takes
+    half of a large batch, since the reference's loops take most of the time.
     """
     slower = BACKENDS[backend].slower
     if tiers.TIER != "all" and slower == 1 and BACKENDS[backend].device == "cpu":
@@ -111,15 +111,16 @@ def as_on_gpu(op, *args, **kwargs):
 
 
 def run_without_values(op, backend, *args, **kwargs):
-    """run() with a simulated device that checks no values before kernels run, so invalid ones reach the kernels."""
+    """Call an op as run() does, but check no values before kernels run, so that invalid values reach the kernels."""
     args, kwargs = flat.folded(op, args, kwargs)
     return there(backend, as_on_gpu if backend == "triton-interpret" else public, op, *args, **kwargs)
 
 
 def run(op, backend, *args, **kwargs):
-    """Call the op's public function on CPU tensors, also with a flat call. Results are copied back to the CPU.
+    """Call the op's public function on CPU tensors, or with a flat call (flat.py). Results are copied back to the CPU.
 
-    Arguments are not written to: copies of those that the op writes to follow the result, as in example_calls.outcome.
+    The caller's arguments are not modified. Arguments that the op writes to are copied, and the copies follow the
+    result, as in example_calls.outcome.
     """
     args, kwargs = flat.folded(op, args, kwargs)
     if backend == "reference":

@@ -10,8 +10,8 @@ import specdec_kernels as sk
 
 WHERE = "cuda-on-cpu-checked"
 CHUNK = 1024
-BLOCK = 256  # threads that each look up the logprob of a drawn token: one address, so one transaction
-RESCAN = 2 * CHUNK + BLOCK  # at most so many entries: the draw and the lookups after it
+BLOCK = 256  # threads that each read the drawn token's entry for its logprob: one address, one transaction
+RESCAN = 2 * CHUNK + BLOCK  # the most entries that the draw and the lookups after it read
 BF16, F32 = torch.bfloat16, torch.float32
 
 
@@ -27,8 +27,10 @@ def counted(op, args, watched, path):
 
 
 def count(op, *watched, small=False, **args):
-    """Return the op's result, a Count (bytes by row, as tensors) for each watched argument, and its launches. small:
-    use the path for chains of few positions."""
+    """Return the op's result, a Count (bytes by row, as tensors) for each watched argument, and its launches.
+
+    small: use the path for chains of few positions.
+    """
     path = "streaming" if op == "verify_chain" and not small else ""
     out, counts, launches = backends.there(WHERE, counted, op, args, watched, path)
     for name, c in counts.items():
@@ -38,9 +40,10 @@ def count(op, *watched, small=False, **args):
 
 
 def language_rows(seed, n, V, dtype, least=12.0, most=18.0):
-    """Return rows as a language model makes them when it is confident: normal logits of standard deviation 2.5, and ten
-    tokens at 12 to 18. At V = 8192 the others weigh about a hundredth, and two or three tokens have most of the
-    rest."""
+    """Return rows like those of a confident language model: normal logits with deviation 2.5, ten of them at 12 to 18.
+
+    At V = 8192 two or three of the ten have most of the mass, and all tokens outside the ten about 1%.
+    """
     rng = torch.Generator().manual_seed(seed)
     z = 2.5 * torch.randn(n, V, generator=rng)
     ids = torch.rand(n, V, generator=rng).topk(10).indices
@@ -48,7 +51,7 @@ def language_rows(seed, n, V, dtype, least=12.0, most=18.0):
 
 
 def within(read, least, entries, item):
-    """Check for at least `least` bytes, and at most `entries` entries more."""
+    """Return whether at least `least` bytes were read, and at most `entries` entries more."""
     return bool(((read >= least) & (read <= least + entries * item)).all())
 
 

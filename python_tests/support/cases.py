@@ -107,8 +107,10 @@ def chain(
     dirty=True,
     kinds=KINDS,
 ):
-    """Return keyword arguments of verify_chain. Drafts are drawn from the draft's distribution; with `dirty`, one id in
-    16 is out of range."""
+    """Return keyword arguments of verify_chain.
+
+    Drafts are drawn from the draft's distribution. With `dirty`, one id in eight is out of range.
+    """
     p, _ = rows_pair(seed, B * (G + 1), V, dtype=dtype, kinds=kinds)
     pairs = rows_pair(seed + 1, B * G, V, Vq, dtype, draft_dtype, kinds)
     p, q = p.reshape(B, G + 1, V), pairs[1].reshape(B, G, Vq or V)
@@ -138,7 +140,7 @@ def chain(
 
 
 def bad_rows(V):
-    """Return invalid rows and the required token: (logits, argmax of the finite entries)."""
+    """Return [(invalid row, the token that it must give: the argmax of its finite entries, or 0 if there is none)]."""
     nan, inf = math.nan, math.inf
     base = torch.linspace(-1, 1, V)
     out = []

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of verify_chain, as functions of the function under test: the op passes all of them, and each mutant fails
-one."""
+"""Checks of verify_chain. Each takes the function to test: the op passes all checks, and each mutant fails one."""
 
 import math
 from typing import NamedTuple
@@ -28,8 +27,10 @@ def ln(*p):
 
 
 def assert_same_tokens(out, ref, what=""):
-    """Check that tokens, counts and status equal the reference's outside the band. Differences inside are counted and
-    limited."""
+    """Check that tokens, counts and status equal the reference's, except where rounding may decide (margin <= 1).
+
+    Differences inside this band are counted and limited (tally.py).
+    """
     same = (out.tokens == ref.tokens).all(-1) & (out.num_accepted == ref.num_accepted) & (out.status == ref.status)
     wrong = (~same & (ref.margin > 1)).nonzero()[:, 0].tolist()
     assert not wrong, (
@@ -42,8 +43,10 @@ def assert_same_tokens(out, ref, what=""):
 
 
 def assert_floats(got, want, torch_error, what, largest=None):
-    """Check that errors are at most twice that of torch's own float32 evaluation on the same rows, plus a rounding,
-    EPS (1 + |want|)."""
+    """Check that errors are at most twice that of torch's own float32 evaluation on the same rows, plus a rounding.
+
+    The rounding is EPS (1 + |want|).
+    """
     assert (got.isnan() == want.isnan()).all(), f"{what}: NaN in other places"
     infinite = want.isinf()
     assert (got[infinite] == want[infinite]).all(), f"{what}: infinities differ"
@@ -85,8 +88,9 @@ def check_agreement(verify, **case):
 def check_quadrature(verify, target=None, draft=None, n=1024):
     """Check every edge of the one-step distributions, position by position, to within 1/n and without random numbers.
 
-    u = 0 passes the positions before. There, one stratified uniform sweeps each of these: the test of each draft id,
-    its residual, the plain draw when the draft ends, and the bonus token.
+    At each position, uniforms of 0 accept the drafts before it. Stratified uniforms (quadrature.py) then sweep one draw
+    at a time: the test of each draft id, the draw from its residual, the plain draw where the draft ends, and the bonus
+    token.
     """
     verify = flat.of("verify_chain", verify)
     if target is None:
@@ -128,7 +132,7 @@ def check_quadrature(verify, target=None, draft=None, n=1024):
     quadrature.assert_quadrature(out.tokens[:, gamma].numpy(), P[gamma], "bonus")
 
 
-# ---- 3. joint law ---------------------------------------------------------------------------------------------------
+# ---- 3. joint distribution ------------------------------------------------------------------------------------------
 
 
 class Scenario(NamedTuple):
@@ -138,7 +142,7 @@ class Scenario(NamedTuple):
 
 
 def scenario(gamma, p, q, target=None, draft=None):
-    """p, q: prefix -> logits [V] float32, or for q an id (one-hot)."""
+    """Return a Scenario. p, q: prefix -> logits [V] float32, or for q an id (one-hot)."""
     sides = target or {}, draft or {}
     laws = [lambda z, _, x=x: Plain().laws(torch.from_numpy(z)[None, None], **x)[0, 0].numpy() for x in sides]
     return Scenario(testing.Case("", "", p, q, gamma, *laws), *sides)
@@ -179,9 +183,11 @@ SCENARIOS = {
 
 
 def check_joint_law(verify, scenario, n=1_000_000, sample=plain_sample):
-    """Drafts use domain 2, verification domains 0 and 1 of the same seeds: emitted tokens follow the exact
-    distribution. n = 10^6 detects a bias of total variation .004 (12 cells) to .012 (2,500 cells); `detects` in the
-    result says which."""
+    """Check that emitted tokens follow the exact joint distribution.
+
+    Drafts use domain 2 of the random numbers, and verification domains 0 and 1 of the same seeds. n = 10^6 detects a
+    bias of .004 (12 cells) to .012 (2,500 cells) in total variation; the result's `detects` is that bias.
+    """
     verify, (case, target, draft) = flat.of("verify_chain", verify), SCENARIOS[scenario]
     law, wanted = case.law("token"), case.law()
     full = testing.complete_law(law, case.p.probabilities, case.length + 1)
@@ -205,8 +211,10 @@ def check_joint_law(verify, scenario, n=1_000_000, sample=plain_sample):
 
 
 def check_golden(verify):
-    """p = (.5, .3, .2), q = (.2, .5, .3): ids are accepted with probability 1, .6 and 2/3; the residual is (1, 0,
-    0)."""
+    """Check p = (.5, .3, .2), q = (.2, .5, .3) by hand.
+
+    Ids are accepted with probability 1, .6 and 2/3, and the residual is (1, 0, 0).
+    """
     verify = flat.of("verify_chain", verify)
     p, q = ln(0.5, 0.3, 0.2), ln(0.2, 0.5, 0.3)
     for d, edge in ((0, 1.0), (1, 0.6), (2, 2 / 3)):
@@ -225,7 +233,7 @@ def check_golden(verify):
 
 
 def check_strict(verify):
-    """u = 0 does not accept a token with p = 0."""
+    """Check that u = 0 does not accept a token with p = 0."""
     verify = flat.of("verify_chain", verify)
     p, q = ln(0.5, 0.5, 0.0), ln(0.3, 0.3, 0.4)
     out = verify(
@@ -235,7 +243,7 @@ def check_strict(verify):
 
 
 def check_streams(verify, B=400):
-    """seed and offset select the uniforms of domains 0 and 1, with their high words too."""
+    """Check that all bits of seed and offset select the uniforms of domains 0 and 1."""
     verify = flat.of("verify_chain", verify)
     args = cases.chain(21, B, 3, 11, dirty=False, kinds=["dirichlet", "near"])
     args.pop("uniforms")
@@ -248,7 +256,7 @@ def check_streams(verify, B=400):
 
 
 def check_ties(verify):
-    """Greedy: the lowest id wins a tie. Top-k: all ties at the cutoff are kept."""
+    """Check ties: greedy takes the lowest id, and top-k keeps all ties at the cutoff."""
     verify = flat.of("verify_chain", verify)
     z = torch.tensor([1.0, 3.0, 0.0, 3.0, 3.0])
     u = torch.tensor([[0.0, 0.999]], dtype=torch.float64)

@@ -9,8 +9,10 @@ B, G, V = 64, 3, 1009
 
 
 def step(rank, seed=0):
-    """Return the drafted tokens, the emitted tokens and the numbers accepted. Each rank has its own order of requests,
-    alignment of rows, number of threads and state of torch's generator."""
+    """Return the drafted tokens, the emitted tokens and the numbers accepted.
+
+    Each rank has its own order of requests, alignment of rows, number of threads and state of torch's generator.
+    """
     torch.set_num_threads(1 + rank)
     torch.manual_seed(rank)
     equal = torch.Generator().manual_seed(5)

@@ -12,8 +12,7 @@ def tensors(op, arguments):
 
 
 def write(path):
-    """Write Triton's results {op: [tensors of each call]} to `path`, which holds the calls {op: [arguments of
-    each]}."""
+    """Replace the calls {op: [arguments of each]} in the file `path` by Triton's results {op: [tensors of each]}."""
     assert sk.backends.chosen() == "triton"
     inputs = torch.load(path, weights_only=False)
     torch.save({op: [tensors(op, each) for each in given] for op, given in inputs.items()}, path)

@@ -2,8 +2,8 @@
 """Calls as flat dicts, so that tests can vary single fields of Rows.
 
 Each field of a side has its own name, as in the schema (target_logits, draft_temperature). Sampling parameters
-without a side (temperature) are the target's. folded() makes Rows of them, which public functions and the reference
-take.
+without a side (temperature) are the target's. folded() turns such a call into one with Rows, which public functions and
+the reference take.
 """
 
 import functools
@@ -63,8 +63,10 @@ def call(function, *args, **kwargs):
 
 
 def dotted(op: str, arguments: dict) -> dict:
-    """Return the arguments of an op's public function by field: "target.logits", "target.temperature" ... for every
-    side, whether it is given as Rows or as a tensor. Tests that visit all arguments use it."""
+    """Return the arguments of an op's public function by field: "target.logits", "target.temperature" and so on.
+
+    It makes no difference whether a side is given as Rows or as a tensor. Tests that visit all arguments use this.
+    """
     found = {}
     for name, x in arguments.items():
         if name not in SIDES.get(op, ()) or x is None:
@@ -111,7 +113,7 @@ def flattened(op: str, arguments: dict) -> dict:
 
 
 def of(op: str, function):
-    """Return a function that takes a flat call, for one that takes Rows (a public function or a replacement)."""
+    """Wrap a function that takes Rows (a public function or a replacement), so that it takes flat calls."""
 
     def call_flat(*args, **kwargs):
         args, kwargs = folded(op, args, kwargs)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small language as the `allowed` of a request."""
+"""A small language, for the field `allowed` of a request."""
 
 import numpy as np
 import torch
 
 
 class Grammar:
-    """A language over V ids: what may follow a text depends on all of it, and the end only comes after four tokens.
+    """A language over V ids with texts of at least `least` tokens. What may follow a text depends on all of it.
 
-    It raises if it is asked about a text outside the language, or after the end, and writes each mask into the same
-    words. At some texts everything is allowed.
+    A call raises if the text is not in the language or has ended already. Each mask is written into the same words.
+    After some texts everything is allowed.
     """
 
     def __init__(self, V, end=0, least=4, share=2):

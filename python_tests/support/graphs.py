@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions that test_cuda_graph runs in the process with the GPU. Each takes arguments on a device and returns
-tensors to compare."""
+"""The functions that test_cuda_graph runs in the process with the GPU.
+
+Each takes arguments on a device and returns tensors to compare.
+"""
 
 import torch
 from support.surface import tensors
@@ -19,8 +21,7 @@ def each_tensor(function, inputs):
 
 
 def replayed(op, sets):
-    """Capture one call and replay it on each set of inputs. Return the results of the replays and those of plain
-    calls."""
+    """Capture one call and replay it on each set of inputs; return the results of replays, and of plain calls."""
     static = each_tensor(torch.clone, sets[0])
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -66,8 +67,10 @@ def without_waiting(op, inputs):
 
 
 def on_second_device(op, inputs):
-    """Call on cuda:1 while cuda:0 is current. Return the result, a plain one, and the devices of the results and the
-    current one."""
+    """Make a call on cuda:1 while cuda:0 is current.
+
+    Return its result, that of a plain call, the devices of the result, and the current device.
+    """
     got = call(op, each_tensor(lambda x: x.to("cuda:1"), inputs))
     places = [str(x.device) for x in got]
     torch.cuda.synchronize("cuda:1")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafters of which half of the draft tokens are forbidden by the requests' masks."""
+"""Drafters half of whose draft tokens are forbidden by the requests' masks."""
 
 import random
 
@@ -18,7 +18,11 @@ def split(words, V):
 
 
 class _HalfInvalid(Drafter):
-    """texts: {prompt: output}, the tokens to draft where they are allowed; elsewhere any allowed token is drafted."""
+    """The base of these drafters.
+
+    texts: {prompt: output}. While a request's text agrees with its output here, the next token of that output is the
+    allowed token to draft. Otherwise it is any allowed token.
+    """
 
     rules = ("exact",)
 
@@ -28,7 +32,7 @@ class _HalfInvalid(Drafter):
         self.rng, self.valid, self.invalid = random.Random(1), 0, 0
 
     def tokens(self, s, path):
-        """Return an allowed and a forbidden token after drafts, or None if they are over."""
+        """Return an allowed and a forbidden token after the drafts `path`, or None if the text ends there."""
         text = s.tokens[len(s.request.prompt) :] + path
         if len(text) >= s.request.max_new_tokens - 1 or (path and path[-1] in s.request.eos):
             return None
@@ -60,8 +64,10 @@ class HalfInvalidChains(_HalfInvalid):
 
 
 class HalfInvalidTrees(_HalfInvalid):
-    """Trees in which each allowed node has an allowed child and a forbidden one, in random order. The forbidden one has
-    a child, too."""
+    """Trees in which each allowed node has an allowed and a forbidden child, in random order.
+
+    The forbidden child has a child, too.
+    """
 
     verifies, chains = ("token",), False
 

@@ -27,8 +27,10 @@ def bare(text):
 
 
 def cpp_functions(text):
-    """Yield (name, lines from the head to the closing brace) of every function in a namespace or type. A function's
-    length includes its lambdas."""
+    """Yield (name, lines from the head to the closing brace) of every function in a namespace or type.
+
+    A function's length includes its lambdas.
+    """
     text = bare(text)
     scopes, start = [], 0  # scopes: (kind, start of its head, name); start: of the next brace's head
     depth = 0  # of parentheses: braces inside belong to an argument
@@ -85,8 +87,10 @@ def _imported(name, path, files):
 
 
 def imported(text):
-    """Yield every part of the names that a file, or a program in one of its strings, imports; and every string, since a
-    string may name a module."""
+    """Yield every part of the names that a file imports, or that a program in one of its strings imports.
+
+    Yield every string, too, since it may name a module.
+    """
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Triton's interpreter with less work per operation, and the same results bit for bit.
 
-The interpreter's time is per operation of a kernel, not per element. Nine tenths of it recompute the shape of a type,
-the common type of two, or whether an int32 sum overflows (which it does not report, since its option `debug` is off).
-And every launch patches triton.language and undoes it. hasten() caches the first, skips the second, and patches once
-per process. It is for processes that only interpret.
+The interpreter's time is per operation of a kernel, not per element. Nine tenths of it go into three things: the shape
+of a type and the common type of two are computed again for each operation; each int32 sum is tested for overflow, which
+is not reported, since the option `debug` is off; and each launch patches triton.language and undoes it. hasten() caches
+shapes and types, skips the overflow test, and patches once per process. It is for processes that only interpret.
 
-Parts that differ in another version of Triton stay unchanged: slower, not wrong. Operations outside the plain cases go
-to Triton's own code.
+With other versions of Triton than KNOWN, hasten() does nothing. Operations outside the plain cases go to Triton's own
+code.
 """
 
 import functools
@@ -33,7 +33,7 @@ def _hasten():
 
     _types(core)
     interpreter._get_np_dtype = _numpy_types(tl, interpreter._get_np_dtype)
-    # Both are held by modules that have imported them already, so they change their class and stay where they are.
+    # Other modules have imported these two objects already, so their classes are replaced, not the objects.
     interpreter.interpreter_builder.__class__ = _builder(interpreter)
     interpreter.interpreter_semantic.__class__ = semantic(core, interpreter)
     _patch_once(tl, interpreter)
@@ -41,7 +41,7 @@ def _hasten():
 
 
 def fewer_rows():
-    """Once an operation costs little, the elements of a block do not: few of its rows hold anything in a test."""
+    """Make blocks of fewer rows. With cheap operations the elements take the time, and in tests most are padding."""
     from specdec_kernels.triton.core import launch
 
     table = launch.table
@@ -56,7 +56,7 @@ def fewer_rows():
 
 
 def _types(core):
-    """One object for each type of block, and what a tensor takes from its type found out once for each type."""
+    """Keep one object per block type, and compute once per type the facts that each tensor takes from its type."""
     blocks, make = {}, core.block_type.__init__
 
     def key(element, shape):
@@ -69,7 +69,7 @@ def _types(core):
 
     def initialise(self, element_ty, shape):
         if "numel" not in self.__dict__:
-            make(self, element_ty, shape)  # raises where there is no such block: then nothing is kept
+            make(self, element_ty, shape)  # raises if a block type is invalid, which is then not kept
             if type(self) is core.block_type:
                 blocks[key(element_ty, shape)] = self
 
@@ -106,7 +106,7 @@ def _types(core):
 
 
 def _numpy_types(tl, slow):
-    """A type's numpy type, by the name of the scalar."""
+    """Return a version of `slow` that caches the numpy type of a type by the name of its scalar."""
     known = {}
 
     def fast(of):
@@ -141,8 +141,7 @@ def _builder(interpreter):
             return np.full(self.shape, self.one, dtype=self.one.dtype)
 
     def operands(*handles):
-        """Return their arrays. If the other operands determine the result's shape and layout, a splat is just its
-        value."""
+        """Return their arrays. A splat is just its value if other operands determine the result's shape and layout."""
         blocks = [x.data for x in handles if type(x) is not Splat]
         if len(blocks) == len(handles):
             return blocks
@@ -184,6 +183,6 @@ def _patch_once(tl, interpreter):
         scope.set_attr(obj, name, interpreted)
 
     interpreter._patch_attr = patch_attr
-    # A function whose globals hold both modules with the language's names, so both are patched permanently.
+    # A stand-in for a function whose globals hold both modules with the language's names: both are patched for good.
     patch(type("Everything", (), {"__globals__": {"tl": tl, "core": tl.core}}))
     interpreter._patch_lang = lambda fn: interpreter._LangPatchScope()

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A faster version of Triton's semantic for support/interpreter.py: the types and shapes of an operation's operands."""
+"""A faster version of Triton's class for types and shapes of an operation's operands, for support/interpreter.py."""
 
 import numpy as np
 
 FLOATS, INTEGERS = {"fp32", "fp64"}, {"int32", "int64", "uint32", "uint64"}
-PLAIN = FLOATS | INTEGERS | {"int1", "uint8"}  # two of one such type are computed in it
+# An operation on two operands that both have one of these types is computed in that type.
+PLAIN = FLOATS | INTEGERS | {"int1", "uint8"}
 
 
 def _both(x, y):
-    """Return the shape to which two of one rank are broadcast, or None if there is none."""
+    """Return the shape to which two shapes of equal rank are broadcast, or None if there is none."""
     shape = [b if a == 1 else a for a, b in zip(x, y)]
     return shape if len(x) == len(y) and all(b in (1, c) for b, c in zip(y, shape)) else None
 
 
 def _number(semantic, value, scalar):
-    """Return the tensor that a number becomes beside one of this type, or None for cases left to Triton."""
+    """Return the tensor that a number becomes beside a tensor of this type, or None for cases left to Triton."""
     if type(value) is int and scalar.name in FLOATS | INTEGERS or type(value) is float and scalar.name in FLOATS:
         return semantic._cast_to_computation_type(value, scalar)
 
@@ -76,7 +77,7 @@ def semantic(core, interpreter):
             return self.make_tensor(handle, core.block_type(x.type.scalar, shape))
 
         def scalar_constant(self, value, dtype):
-            if type(value) not in (bool, int, float) or not value:  # 0.0 and -0.0 have one key
+            if type(value) not in (bool, int, float) or not value:  # 0.0 and -0.0 would share a key
                 return super().scalar_constant(value, dtype)
             key = type(value), value, dtype.name
             if key not in constants:
@@ -106,12 +107,15 @@ COMPARISONS = {
 
 
 def _elementwise(core, interpreter, semantic):
-    """Add binary operations for two operands of one plain type, or with a number on the right that takes the left one's
-    type. Each is one numpy call, and the result's type is cached by the pair of types."""
+    """Add binary operations of two operands of one plain type, or of such an operand and a number on its right.
+
+    The number takes the left operand's type. Each operation is one numpy call, and the result's type is cached by the
+    pair of types.
+    """
     handle_of, numpy_type = interpreter.TensorHandle, interpreter._get_np_dtype
 
     def common(x, y, plain):
-        """Return (y, both broadcast, the same of bools); the last two are None for cases left to Triton."""
+        """Return (y, the type of both broadcast, that type of bools). The types are None for cases left to Triton."""
         if x.scalar.name != y.scalar.name or x.scalar.name not in plain:
             return y, None, None
         if x.is_block() and y.is_block():
@@ -122,8 +126,11 @@ def _elementwise(core, interpreter, semantic):
         return y, both, both and both.with_element_ty(core.int1)
 
     def lone(handle, block):
-        """Return a scalar's array for use with a block. Return None if the interpreter, which fills a row-major block
-        with it, would have given other types or another layout of the result."""
+        """Return a scalar's array for use with a block.
+
+        Return None if the interpreter, which first fills a row-major block with the scalar, would give a result of
+        another type or layout.
+        """
         ordered = block.flags.c_contiguous and handle.data.dtype == numpy_type(handle.dtype)
         return handle.data if ordered else None
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the ops in their checked build. They run in their own process, because loading it replaces the process's
-ops."""
+"""Calls of the ops in the checked build of the simulated device.
+
+They run in their own process, because loading that build replaces the process's ops.
+"""
 
 import os
 from itertools import product
@@ -16,20 +18,22 @@ from tools.cuda_on_cpu.control import BLOCK_ORDERS, SCHEDULES, counting, order
 
 
 def tree_step(method, B=4, kinds=("near", "dirichlet")):
-    """Return trees with some nodes accepted and some not. Rows are unaligned, with three chunks, the last of them
-    ragged."""
+    """Return trees with some nodes accepted, some not. Rows are unaligned, and the last of three chunks is not full."""
     return tree_cases.tree(17, B, 2 * 1024 + 77, method, K=3, L=2, dirty=False, kinds=kinds)
 
 
 def row_stats_cases(csrc, ops):
-    """Return a list of the first error of row_stats, or []: an error's text, "outside" for reads between the rows, or
-    "wrong" for results. After an error the next call might never end."""
+    """Return [the first error of row_stats], or [].
+
+    The error is the text of an exception, "outside" for reads between the rows, or "wrong" for a wrong result. No
+    further call is made after an error, since it might never end.
+    """
     import specdec_kernels as sk
 
     module = load("checked", csrc, ops)
     generator = torch.Generator().manual_seed(5)
-    # 9 chunks make two blocks, and the last chunk has 3 entries less than a group of 8. Rows of 3,001 are in one block,
-    # and unaligned.
+    # 9 chunks make two blocks. Rows of 9 * 1024 - 3 end in a group of 8 entries that lacks 3. Rows of 3,001 are in one
+    # block, and unaligned.
     for V, pad, dtype in (9 * 1024 - 3, 11, torch.float32), (9 * 1024 - 8, 8, torch.bfloat16), (3001, 0, torch.float16):
         logits = (3 * torch.randn(3, V + pad, generator=generator)).to(dtype)[:, :V]
         filters = {"temperature": 0.7, "top_k": 5, "top_p": 0.9}, {"top_p": 0.9}
@@ -49,8 +53,11 @@ def row_stats_cases(csrc, ops):
 
 
 def verify_chain_cases(csrc, ops):
-    """As row_stats_cases. Drafts are rejected at the first position, at the second, or not at all, on the path of small
-    batches and on the other one."""
+    """Return the first error of verify_chain, as row_stats_cases does.
+
+    Drafts are rejected at the first position, at the second, or not at all, on the path of small batches and on the
+    other one.
+    """
     import specdec_kernels as sk
 
     module = load("checked", csrc, ops)
@@ -81,8 +88,10 @@ def verify_chain_cases(csrc, ops):
 
 
 def rule_cases(module):
-    """A rule that needs both entropies and TV at each position, and keeps every draft. One pass over a pair follows
-    another, and no block waits for the others in between."""
+    """Return the first error under a rule that needs both entropies and TV at each position, and keeps every draft.
+
+    One pass over a pair of rows follows another, and no block waits for the others in between.
+    """
     import specdec_kernels as sk
 
     generator = torch.Generator().manual_seed(12)
@@ -105,8 +114,11 @@ def rule_cases(module):
 
 
 def one_hot_cases(module):
-    """One-hot drafts. If the op makes the target's stats, it has all chunk sums except one; if they are given, each
-    chunk is read once. Returns "read twice" if one is read again."""
+    """Return the first error with one-hot drafts, or ["read twice"] if a chunk is read again.
+
+    If the op computes the target's stats, it then has all chunk sums except one. If the stats are given, it reads each
+    chunk once.
+    """
     import specdec_kernels as sk
 
     generator = torch.Generator().manual_seed(8)
@@ -137,8 +149,10 @@ def one_hot_cases(module):
 
 
 def plain_cases(module):
-    """16-bit rows, whose loop compares with no cutoff, against the same rows in float32: unchanged, and with NaN,
-    infinities, and draft entries that weigh more than 1."""
+    """Return the first error with 16-bit rows, whose loop compares with no cutoff, against the same rows in float32.
+
+    Some rows are ordinary. Others have NaN, infinities, or draft entries that weigh more than 1.
+    """
     import specdec_kernels as sk
 
     generator = torch.Generator().manual_seed(11)
@@ -176,8 +190,10 @@ def plain_cases(module):
 
 
 def verify_tree_cases(csrc, ops):
-    """As row_stats_cases, for each method. The draft tokens have much of the rows' mass, so errors in the residual
-    show."""
+    """Return the first error of verify_tree with each method, as row_stats_cases does.
+
+    The draft tokens have much of the rows' mass, so errors in the residual show.
+    """
     import specdec_kernels as sk
 
     module = load("checked", csrc, ops)
@@ -196,7 +212,7 @@ def verify_tree_cases(csrc, ops):
 
 
 def kseq_rho_cases(csrc, ops):
-    """As row_stats_cases, with a pair in a cluster of four blocks."""
+    """Return the first error of kseq_rho on a pair in a cluster of four blocks, as row_stats_cases does."""
     import specdec_kernels as sk
 
     module = load("checked", csrc, ops)
@@ -246,8 +262,10 @@ def row_stats_bytes(N, V):
 
 
 def every_op(schedule, blocks):
-    """Return name -> bytes of the result, for each op's example calls. Rows are unaligned, with two blocks or three
-    chunks."""
+    """Return name -> bytes of the result, for each op's example calls.
+
+    Rows are unaligned. Those of verify_tree have three chunks; the others have nine, in two blocks.
+    """
     import specdec_kernels as sk
 
     module, results = load("checked"), {}

@@ -23,7 +23,10 @@ def widened(p, q):
 
 
 def f(p, q, k, rho):
-    """Return f(rho), beta and p_acc of many pairs of float64 distributions, in a form without cancellation."""
+    """Return f(rho) (see csrc/ops/kseq_rho/kseq_rho.h), beta and p_acc of pairs of float64 distributions.
+
+    They are computed in a form without cancellation.
+    """
     beta = torch.minimum(q, p / rho[:, None]).sum(-1)
     rejected = torch.where(beta < 0.5, 1 - beta, (q - p / rho[:, None]).clamp(min=0).sum(-1))
     p_acc = torch.where(beta < 0.5, -torch.expm1(k * torch.log1p(-beta.clamp(max=0.5))), 1 - rejected**k)
@@ -42,7 +45,7 @@ def best(p, q, k, steps=35):
     return torch.where(at_one, 1.0, high)
 
 
-LEFT = 2.0**-20  # of |f|, and so of the acceptance, as derived in csrc/ops/kseq_rho/kseq_rho.h; below 1e-6
+LEFT = 2.0**-20  # the largest |f| at the op's rho, and so the largest loss of acceptance (kseq_rho.h); below 1e-6
 EXACT = 1e-14  # float64 is used here; LEFT allows for the sums of float32 weights, on every backend
 
 

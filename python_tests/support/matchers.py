@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grammars of two libraries as the `allowed` of requests, and texts that must match."""
+"""Grammars of two libraries, for the field `allowed` of requests, and a check that a text matches."""
 
 import json
 import re
@@ -23,7 +23,7 @@ REGEX = r"[a-f]{2,6}(yes|no)[0-9]{1,3}( (left|right)){0,2}"
 
 
 def parses(kind, text):
-    """Return whether a text is one of the schema, by Python's json, or of the regular expression, by Python's re."""
+    """Return whether a text matches SCHEMA, as checked with Python's json, or REGEX, with Python's re."""
     if kind == "regex":
         return re.fullmatch(REGEX, text) is not None
     try:

@@ -18,16 +18,14 @@ PACKAGE = ROOT / "specdec_kernels"
 
 @contextlib.contextmanager
 def caught_by(*errors):
-    """A context for a mutant's test, which must end with one of these errors or with an error of the simulated
-    device."""
+    """A context for a mutant's test, which must end with one of these errors or an error of the simulated device."""
     with pytest.raises((*errors, RuntimeError)) as raised:
         yield
     assert not isinstance(raised.value, RuntimeError) or str(raised.value).startswith("cuda_on_cpu: "), raised.value
 
 
 def cpu_package(csrc, monkeypatch):
-    """Build the CPU library from other sources. Return the folder for PYTHONPATH, where the rest of the package is
-    links."""
+    """Build the CPU library from other sources; return a folder for PYTHONPATH with it and links to all other files."""
     import ninja
 
     from build_tools import ninja_file, schema
@@ -46,8 +44,7 @@ def cpu_package(csrc, monkeypatch):
 
 
 def package(file, old, new):
-    """Change one Triton file of the package. Return the folder for PYTHONPATH, where the rest of the package is
-    links."""
+    """Change one Triton file; return a folder for PYTHONPATH with it and links to all other files of the package."""
     text = (PACKAGE / "triton" / file).read_text()
     folder = ROOT / "build" / "triton_mutants" / hashlib.sha256(f"{file} {old} {new}".encode()).hexdigest()[:12]
     shutil.rmtree(folder, ignore_errors=True)

@@ -11,7 +11,7 @@ import specdec_kernels as sk
 from specdec_kernels.registry import FUNCTIONS, INF, RULES, SAMPLING
 
 V = 37
-COMPOSED = {"alpha"}  # of a rule, which determines how many it takes
+COMPOSED = {"alpha"}  # the rule determines how many numbers it takes
 
 
 def named(op, kinds):
@@ -32,7 +32,7 @@ def is_number(x):
 
 
 def known():
-    """Return a value of each number, taken from an example."""
+    """Return name -> a value, taken from an example, of each argument that is a number."""
     found = {}
     for op in FUNCTIONS:
         for call in flat.dotted_calls(op, V=V):
@@ -62,7 +62,7 @@ def every():
 
 
 def inside(x, count):
-    """Return numbers inside a registry's range, none of them at its ends."""
+    """Return `count` numbers inside a parameter's range x (registry.py), none of them at its ends."""
     low, high = max(x.low, 1e-3), min(x.high, 2.0)
     if x.low >= 1 and x.high == INF:
         low, high = x.low, x.low + 3

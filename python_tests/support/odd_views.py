@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A view of rows that negates the logits of odd ids, added as a developer would add it: a new file for each backend,
-and changes in the one place that reads a row."""
+"""A view of rows that negates the logits of odd ids, added as a developer would add it.
+
+Each backend gets a new file, and changes in the one place that reads a row.
+"""
 
 from typing import NamedTuple
 
@@ -11,7 +13,7 @@ class View(NamedTuple):
     place: str  # the file that reads rows
     file: str  # the new file beside it
     text: str
-    lines: dict[str, str]  # a line, and the same line with the view
+    lines: dict[str, str]  # text that occurs once in `place`, and what replaces it
 
     def add(self, tree):
         place = tree / self.place
@@ -33,7 +35,7 @@ namespace specdec {
 
 inline float viewed(float z, int64_t v) { return v % 2 ? -z : z; }
 
-// The first m of n entries from an even id on; the others are padding.
+// Copies n entries to buf, and negates those of odd ids. z[0] has an even id. Entries from m on are padding and stay.
 inline const float* viewed(const float* z, int m, int n, float* buf) {
   std::copy(z, z + padded(n), buf);
   for (int i = 1; i < m; i += 2) buf[i] = -buf[i];
@@ -56,7 +58,6 @@ inline const float* viewed(const float* z, int m, int n, float* buf) {
         ),
     },
 )
-# steps are even except for those of r
 CUDA = View(
     "csrc/cuda/groups.cuh",
     "odd_view.cuh",
@@ -71,7 +72,8 @@ SPECDEC_HD uint32_t viewed(uint32_t bits, bool wide, int64_t v) {
   return v % 2 ? bits ^ (wide ? 0x80000000u : 0x8000u) : bits;
 }
 
-// Words from an even id on: of entries of 2 bytes the odd one is the upper half.
+// Negates the entries of odd ids in n words, the first of which begins at an even id: the upper half of each word if
+// entries have 2 bytes, every second word if they have 4.
 SPECDEC_HD void view(uint32_t* words, int n, bool wide) {
   for (int w = 0; w < n; ++w) words[w] ^= wide && w % 2 == 0 ? 0 : 0x80000000u;
 }
@@ -82,7 +84,7 @@ SPECDEC_HD void view(uint32_t* words, int n, bool wide) {
         '#include "seen.cuh"': '#include "seen.cuh"\n#include "odd_view.cuh"',
         "return number_at(memory_of(row), row.dtype, v);": "return viewed(number_at(memory_of(row), row.dtype, v), v);",
         "words[4 * h + 3] = x.w;\n    }": "words[4 * h + 3] = x.w;\n    }\n    view(words, kWords, kSize == 4);",
-        # steps are even but for r's
+        # Entry r has the id begin + step_of(r). step_of(r) and r are both even or both odd.
         "? __ldg(from + step_of(r)) : pad;": "? viewed(__ldg(from + step_of(r)), begin + r) : pad;",
         "? __ldg(from + step_of(r)) : pad_bits;": (
             "? uint16_t(viewed(__ldg(from + step_of(r)), false, begin + r)) : pad_bits;"

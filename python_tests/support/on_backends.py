@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print the test files with a test that runs on every backend. Such a test takes a fixture of conftest.py that is
-parametrised by backends, or one made from it. bench/gpu_check.sh runs these files. It reads the sources, since
-importing them all takes long."""
+"""Print the test files with a test that runs on every backend, for bench/gpu_check.sh.
+
+Such a test takes a fixture of conftest.py that is parametrised by backends, or one made from it. This program parses
+the tests' sources, since importing them all takes long.
+"""
 
 import ast
 from pathlib import Path

@@ -38,8 +38,10 @@ MIRRORED = {
 
 
 def side(z, view, drafts):
-    """Return one side's rows after 0, 1, ... drafts: unchanged, all in the memory of z; and with penalties applied,
-    each in its own memory."""
+    """Return one side's rows after 0, 1, ... drafts, twice.
+
+    The first are unchanged, all in the memory of z. The second have the penalties applied, each in its own memory.
+    """
     view = None if view is None else penalties(**view)
     windows = [drafts[:i] for i in range(len(drafts) + 1)]
     stored = z.expand(REQUESTS, len(windows), len(z))
@@ -61,9 +63,11 @@ def uniforms(tests):
 
 
 def mirrored_call(op, method, sides, dtype=torch.float32):
-    """Return a call, and the same on rows with penalties applied. The draft's row has the same four stats as the
-    target's, but the mass of the two chunks is exchanged. The target's stats are given, so the sums that an executor
-    holds when it draws the bonus token are the draft's."""
+    """Return a call, and the same on rows with penalties applied.
+
+    The draft's row has the same four stats as the target's, but the mass of the two chunks is exchanged. The target's
+    stats are given, so the sums that an executor holds when it draws the bonus token are the draft's.
+    """
     left, right, on_target, on_draft, d = MIRRORED[sides]
     z = memory(left, right, dtype)
     target, draft = with_stats(*side(z, on_target, [d]), [1.0, 1.0]), side(z, on_draft, [d])
@@ -77,9 +81,12 @@ def mirrored_call(op, method, sides, dtype=torch.float32):
 
 
 def relaxed_call(dtype=torch.float32):
-    """The executor reads the row of the first position, whose stats are of another temperature, but not of the second
-    one. There the penalties have raised the first draft's logit, so the second draft is no longer the largest entry and
-    is rejected. An executor that took the first position's chunk maxima for the second one's would accept it."""
+    """Return a call under the rule `relaxed`, and the same on rows with penalties applied.
+
+    At the first position the stats are of another temperature, so the executor must read the row; at the second it need
+    not. There the penalties have raised the first draft's logit, so the second draft is no longer the largest entry and
+    is rejected. An executor that took the first position's chunk maxima for the second one's would accept it.
+    """
     z = memory(4, 4, dtype)
     rows = with_stats(*side(z, {"frequency": -2.0}, [LEFT, RIGHT]), [0.7, 1.0, 1.0])
     drafts = torch.tensor([[LEFT, RIGHT]]).expand(REQUESTS, 2)

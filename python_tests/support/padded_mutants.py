@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA sources that read or write absent entries of a padded buffer: name -> (file, its text, the mutant's text, the
-op, the name of its example call)."""
+"""CUDA sources with an error in the treatment of absent entries of a padded buffer."""
 
 CHAIN, TREE = "ops/verify_chain/verify_chain_cuda.cu", "ops/verify_tree/verify_tree_cuda.cu"
 RULES, RACE = "ops/verify_chain/requests_cuda.cu", "race_cuda.cu"
 SEEDS, FILTERS = ("verify_chain", "seeds"), ("verify_chain", "filters")
 SMALL = "ops/verify_chain/small_batch.cuh"
-SOURCES = {  # file, its text, the mutant's text, the op, the name of its example call
+SOURCES = {  # name: (file, its text, the mutant's text, the op, the name of its example call)
     "nothing is written": (SMALL, "if (leads) put_absent(a, b, threadIdx.x, kThreads)", "(void)b", *SEEDS),
     "what is absent is finished": (SMALL, "if (!a.present.has(b)) {", "if (false) {", *SEEDS),
     # filters keep a small batch off the path of small batches

@@ -27,8 +27,10 @@ def column(value, off):
 
 
 def inverse_cdf(w, v):
-    """Return the first id with w > 0 and cumsum > v * total; if there is none, the last id with w > 0. w [B, V], v
-    [B]."""
+    """Return the first id with w > 0 and cumsum > v * total; if there is none, the last id with w > 0.
+
+    w [B, V], v [B].
+    """
     cum = w.cumsum(-1)
     hit = (w > 0) & (cum > (v * cum[:, -1])[:, None])
     ids = torch.arange(w.shape[-1])
@@ -145,6 +147,6 @@ class Plain:
 
 
 def plain_sample(logits, seed, offset, slot, **params):
-    """Draw tokens [N] from rows [N, V]: the draft's side, with one number of domain 2 each."""
+    """Draw drafted tokens [N] from rows [N, V], each with one random number of domain 2."""
     q = Plain().laws(logits[:, None], **params)[:, 0]
     return inverse_cdf(q, philox_uniforms(seed, offset, slot + 1, 2)[:, slot])

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain decoding under what a request changes in its rows, token by token: whole texts are read again for each token,
-and each change is written out in float32, one id at a time."""
+"""Plain decoding, token by token, of requests that change their rows (bias, bad words, penalties, masks).
+
+The model reads the whole text again for each token. Each change is applied in float32, one id at a time.
+"""
 
 import numpy as np
 import torch
@@ -10,7 +12,7 @@ F = np.float32
 
 
 def seen(z, request, output):
-    """Return a row [V] of logits as the request sees it after `output`, float32."""
+    """Return a row [V] of logits with the request's changes after `output`, float32."""
     z = np.array(z, dtype=F)
     for v, value in (request.logit_bias or {}).items():
         z[v] += F(value)

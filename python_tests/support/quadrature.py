@@ -10,8 +10,7 @@ def strata(n):
 
 
 def assert_quadrature(tokens, law, what, slack=1e-5):
-    """Check that tokens drawn with strata(n) hit every id n * p(id) times, up to one stratum at each of its two
-    edges."""
+    """Check that tokens drawn with strata(n) hit every id n * p(id) times, up to one stratum, and float32 errors."""
     n = len(tokens)
     share = np.bincount(tokens, minlength=len(law)) / n
     assert len(share) == len(law), f"{what}: a token outside the vocabulary"

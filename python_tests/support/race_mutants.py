@@ -18,7 +18,7 @@ def agrees(backend, call):
 
 
 def positions(backend):
-    """Several tokens from one step: each has the noise of its own position."""
+    """Check several tokens of one step: each has the noise of its own position."""
     agrees(backend, races.chain(11, 60, 3, 40))
 
 
@@ -27,7 +27,10 @@ def filters(backend):
 
 
 def penalties(backend):
-    """Penalties of 1 on half of the ids. With larger ones a key without them would not show: such ids get no key."""
+    """Check penalties of 1 on half of the ids.
+
+    Ids with larger penalties would get no key, so a key computed without penalties would not show.
+    """
     B, V = 40, 20
     ids = torch.arange(0, V, 2, dtype=torch.int32).expand(B, -1)
     view = sk.Penalties(None, 0.0, 1.0, ids, torch.ones_like(ids))
@@ -35,8 +38,10 @@ def penalties(backend):
 
 
 def distant(backend):
-    """The stats' maximum is 2^17 above the row's, which shifts all keys alike. float32 would round them to 1/64, and
-    change the winner of one row in a hundred."""
+    """Check stats whose maximum is 2^17 above the row's, which shifts all keys alike.
+
+    float32 would round the keys to 1/64, and change the winner of one row in a hundred.
+    """
     N = 2000
     z = cases.rows_pair(3, N, 40)[0]
     stats, at = sk.row_stats(z), races.seeds(N)

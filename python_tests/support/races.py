@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that race: random ones, and those of other generators with seeds in the place of uniforms."""
+"""Calls with the method `race`: random ones, and those of other generators with seeds in place of uniforms."""
 
 import torch
 from support import cases, tree_cases
@@ -21,7 +21,7 @@ def requests(call):
 
 
 def raced(call):
-    """Return the call. In a race, seeds made of its uniforms take their place: half of the calls have noise keys."""
+    """Return the call. If it is a race, seeds made from its uniforms replace them, in half of the calls noise keys."""
     if call.get("method") != "race" and not call.get("race"):
         return call
     call = dict(call)
@@ -43,7 +43,7 @@ def some(call, seed):
 
 
 def seeds(B, first=0):
-    """Return seed and offset of B requests; some near the ends of int64."""
+    """Return seed and offset of B requests. Some are negative, and some offsets exceed 32 bits."""
     seed = torch.arange(B, dtype=torch.int64) * 7919 + first - 5
     return {"seed": seed, "offset": (torch.arange(B) % 7) * (1 << 33) + torch.arange(B) % 5 - 2}
 

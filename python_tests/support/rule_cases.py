@@ -12,8 +12,10 @@ FEW = 8
 
 
 def count(B, backend):
-    """Return how many of B requests a test takes. On slow backends this is FEW, and the tests share the rules between
-    them; elsewhere it is enough for every rule."""
+    """Return how many of B requests a test takes.
+
+    On slow backends it takes FEW, and the tests share the rules between them. Elsewhere it takes enough for every rule.
+    """
     least = 40 if backend in tiers.SIMULATED and tiers.TIER != "all" else 70
     return min(B, FEW) if backend in SLOW else scale(B, backend, least=min(B, least))
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each rule's decision on both sides of every turning point: of the uniform, of the parameter and of the final draw.
-Mutants of the sources are run through these checks too."""
+
+Mutants of the sources must fail these checks.
+"""
 
 import numpy as np
 import pytest
@@ -38,7 +40,7 @@ def drawn(w, v):
 
 
 def turn(says, low, high):
-    """Return the x in [low, high] at which says(x) changes, or None if it does not."""
+    """Return an x in [low, high] at which says(x) changes; None if it is equal at both ends."""
     first = says(low)
     if says(high) == first:
         return None
@@ -102,8 +104,10 @@ def decide(verify, ids):
 
 
 def check_opt_log_at_temperature_1(verify, op_backend, ids):
-    """By hand: entropies and TV of the rows at T = 1, which a kernel may sum in one pass. There are two positions, so
-    that sums kept of the first must not be used for the second."""
+    """Check opt_log at T = 1, where a kernel may sum both entropies and TV in one pass, against values by hand.
+
+    There are two positions, so that a kernel which uses sums of the first for the second is found.
+    """
     if op_backend in rule_cases.SLOW and ids == "five ids":
         pytest.skip("the interpreter is slow: the rows of which the kernels do more")
     V, at = AT[ids]
@@ -126,13 +130,16 @@ def check_opt_log_at_temperature_1(verify, op_backend, ids):
     checks.assert_same_tokens(out, reference_verify(**args), ids)
 
 
-# of chow and diff, pi is p or q, as of opt
+# chow and diff are left out: their pi is p or q, as that of opt
 BLOCK = [name for name in rule_cases.LAWS if not name.startswith(("chow", "diff"))]
 
 
 def block_decisions():
-    """Yield (rule, alpha, two draft tokens, the uniforms of their tests, tokens) for the same two rows at both
-    positions. The final uniform of 1/2 draws from p after both drafts."""
+    """Yield (rule, alpha, two draft tokens, the uniforms of their tests, tokens).
+
+    Both positions have the same two rows. r, s and h are those of csrc/ops/verify_chain/block_verification.h. The final
+    uniform is 1/2; after both drafts it draws from p.
+    """
     for name in BLOCK:
         for alpha in rule_cases.ALPHAS[name]:
             pi = step(name, alpha).pi
@@ -176,8 +183,10 @@ def check_block_decisions(verify):
 
 
 def check_a_block_ends_before_a_draft_that_q_forbids(verify):
-    """A draft token with q = 0 makes r 0. Both the decision to stop before it and a final draw there need all of pi,
-    which nothing else has summed."""
+    """Check a draft token with q = 0, which makes r 0.
+
+    Both the decision to stop before it and a final draw there need all of pi, which nothing else has summed.
+    """
     rows = ln(*(0.98 * x for x in P1), 0.02), ln(*Q1, 0.0)
     a, b = (torch.softmax(row.double(), -1).numpy() for row in rows)
     wanted = []
@@ -213,8 +222,10 @@ def check_a_block_ends_before_a_draft_that_q_forbids(verify):
 
 
 def check_lossy_beta_of_broad_rows(verify, alpha):
-    """A bonus token from pi at 32 quantiles of 6,000 ids, in descending order of p / q. If beta were off by a
-    thousandth, half of the tokens would differ."""
+    """Check bonus tokens from pi at 32 quantiles of 6,000 ids, in descending order of p / q.
+
+    If beta were off by a thousandth, half of the tokens would differ.
+    """
     z, y = 1.5 * torch.randn(2, 6000, generator=torch.Generator().manual_seed(4))
     order = (z.log_softmax(-1) - y.log_softmax(-1)).argsort(descending=True)
     u = torch.stack((torch.zeros(32), (torch.arange(32) + 0.5) / 32), 1).double()
@@ -226,8 +237,10 @@ def check_lossy_beta_of_broad_rows(verify, alpha):
 
 
 def check_lossy_bonus_of_a_greedy_draft(verify, alpha, edge):
-    """q is one-hot at id 0: pi(0) = min(1, p(0) / (1 - alpha)). The others share the rest in the ratios of p = (.6, .3,
-    .1)."""
+    """Check the bonus token where q is one-hot at id 0: pi(0) = min(1, p(0) / (1 - alpha)).
+
+    The other ids share the rest in the ratios of p = (.6, .3, .1).
+    """
     z, y = ln(0.6, 0.3, 0.1), ln(0.5, 0.3, 0.2)
     edges = edge * (1 - NEAR), edge * (1 + NEAR), edge + (1 - edge) * 0.74, edge + (1 - edge) * 0.76
     u = torch.tensor([[0.0, min(v, checks.ALMOST_ONE)] for v in edges], dtype=torch.float64)

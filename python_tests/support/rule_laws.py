@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules' distributions once more, token by token in plain Python, and rows to try them on."""
+"""The rules' distributions computed a second time, token by token in plain Python, and rows to test them on."""
 
 import math
 
@@ -37,8 +37,7 @@ def entropy(row):
 
 
 def emitted(rule, p, q, alpha, p1=None, q1=None):
-    """Return the distribution of one emitted token whose draft is drawn from q, computed id by id from the rule's
-    definition."""
+    """Return the distribution of one emitted token whose draft is drawn from q, id by id from the rule's definition."""
     p, q, p1, q1 = ([float(x) for x in row] for row in (p, q, p if p1 is None else p1, q if q1 is None else q1))
     ids = range(len(p))
     tv = sum(max(p[v] - q[v], 0.0) for v in ids)
@@ -100,8 +99,10 @@ def emitted(rule, p, q, alpha, p1=None, q1=None):
 
 
 def tempered(row, exponent, least=0.0):
-    """Return the rows at another temperature, without ids below `least`: the sampled distribution if `row` is the
-    softmax."""
+    """Return the rows at temperature 1 / exponent, without ids below `least`.
+
+    If `row` is the softmax at T = 1, these are the distributions that a request samples from.
+    """
 
     def law(prefix):
         r = row(prefix) ** exponent

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules' code with one error, in CUDA and in Triton: name -> (file, its text, the mutant's text, the check that
-fails)."""
+"""The rules' code with one error, in CUDA and in Triton.
+
+name -> (file, its text, the mutant's text, the check that fails)
+"""
 
 import importlib
 import sys
@@ -615,8 +617,7 @@ def with_kernels_of(csrc, *args, **kwargs):
 
 
 def with_triton_of(folder, *args, **kwargs):
-    """Call verify_chain of the interpreted Triton sources in the package under `folder`, which then stay in this
-    process."""
+    """Call verify_chain with the interpreted Triton sources under `folder`, which then stay in this process."""
     import specdec_kernels
 
     path = [str(folder / PACKAGE.name)]

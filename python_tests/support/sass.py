@@ -20,8 +20,8 @@ def listing(text, function="kernel"):
     return [f"\t\tFunction : {function}", "\t.headerflags\t@EF_CUDA_SM90", *body]
 
 
-# A row, 16 bytes per iteration: eight bf16 entries unpacked, of a kind that may need no exponential. The last block to
-# take a ticket sums up; the first of its two paths is the longer.
+# A loop over a row, 16 bytes per iteration. It unpacks eight bf16 entries, and computes their exponentials unless P1
+# skips them. After the loop, the last block to take a ticket runs one of two paths, of which the first is the longer.
 UNPACK = "\n".join(f"IMAD.U32 R{20 + i}, R{8 + i // 2}, 0x10000, RZ" for i in range(8))
 EXPONENTIALS = "\n".join(f"MUFU.EX2 R{30 + i}, R{20 + i}" for i in range(8))
 SCAN = f"""

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows at every scale: what remains of a row after a token is removed may weigh e^-50 to e^-600 of it. A gap is a
-difference of logits divided by the temperature."""
+"""Rows at every scale: after a token is removed, the mass left may be e^-50 to e^-600 of the row's.
+
+A gap is a difference of logits divided by the temperature.
+"""
 
 import os
 from typing import NamedTuple
@@ -37,9 +39,9 @@ def cells(shift=0):
 def share_of(backend, backends):
     """Return the cells that a backend takes.
 
-    With SPECDEC_THOROUGH=1 these are all, and on simulated devices one dtype of each in turn. Otherwise the instruction
-    sets share them, one dtype of each cell, so that any two of temperature, gap, dtype and instruction set occur
-    together, and simulated devices take some of them.
+    With SPECDEC_THOROUGH=1 these are all cells. A simulated device then takes each temperature and gap with one dtype,
+    which depends on SPECDEC_SEED. Otherwise each temperature and gap has one dtype and runs on one instruction set, so
+    that any two of temperature, gap, dtype and instruction set occur together. Simulated devices take every seventh.
     """
     if THOROUGH and backends.BACKENDS[backend].slower > 1:
         return [HARDEST, *cells(SEED + len(backend))]
@@ -47,13 +49,12 @@ def share_of(backend, backends):
         return [cell for shift in range(3) for cell in cells(shift)]
     if backend.startswith("cpu-"):
         at = backends.ISAS.index(backend.removeprefix("cpu-"))
-        return [cell for i, cell in enumerate(cells(at)) if (i + i // 4) % len(backends.ISAS) == at] + [HARDEST]
+        return [cell for i, cell in enumerate(cells()) if (i + i // 4) % len(backends.ISAS) == at] + [HARDEST]
     return [HARDEST, *cells()[len(backend) % 3 :: 7]]
 
 
 def row(rng, V, gap):
-    """Return logarithms of weights: ids on three levels about one gap apart, mild noise within a level, and some
-    ties."""
+    """Return logarithms of weights: ids on three levels about one gap apart, with mild noise and some ties."""
     level = rng.integers(0, 3, V)
     level[rng.integers(V)] = 0
     x = -gap * level * rng.choice([1.0, rng.uniform(0.3, 1.0)], V) - rng.uniform(0, 2, V)
@@ -63,8 +64,7 @@ def row(rng, V, gap):
 
 
 def rows(rng, n, V, cell):
-    """Return [n, V] logits of a target and a draft: independent, on the same levels, with a mild target, or a mild
-    draft."""
+    """Return [n, V] logits of a target and a draft. Pairs are independent, near, or have one side without gaps."""
     pairs = []
     for kind in rng.integers(0, 4, n):
         p, q = row(rng, V, cell.gap), row(rng, V, cell.gap)
@@ -86,8 +86,10 @@ def draw(rng, q, k, cell, replacement):
 
 
 def tree(rng, B, V, cell, method, K):
-    """Return keyword arguments of verify_tree: K siblings at the root and at the first of them, drawn as the method
-    requires."""
+    """Return keyword arguments of verify_tree: K siblings at the root, and K at the first of them.
+
+    They are drawn as the method requires.
+    """
     N = 1 + 2 * K
     p, q = rows(rng, B * N, V, cell)
     p, q = p.reshape(B, N, V), q.reshape(B, N, V)

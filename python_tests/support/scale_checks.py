@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of ops against the float64 reference at every scale. Mutants of the sources are run through them too."""
+"""Checks of ops against the float64 reference at every scale. Mutants of the sources must fail them."""
 
 import math
 
@@ -47,8 +47,10 @@ def agree(op, backend, args, what):
 
 
 def sample(isa_backend, replacement):
-    """All ids of a row are drawn, one after the other. What remains falls to e^-600 of the row, and is still a
-    distribution."""
+    """Draw all ids of a row, one after the other.
+
+    The mass left falls to e^-600 of the row's, and the draws still follow its distribution.
+    """
     for cell in share(isa_backend):
         rng = rng_of("sample", replacement, cell)
         few = not THOROUGH and backends.BACKENDS[isa_backend].slower == 1
@@ -83,8 +85,10 @@ def trees(isa_backend, method):
 
 
 def the_least_exponent(isa_backend):
-    """An id that weighs less than 2^-126 of the largest counts as 0. One that weighs more can be drawn if nothing else
-    is left."""
+    """Check that an id with less than 2^-126 of the largest weight counts as 0.
+
+    An id with more can be drawn if nothing else is left.
+    """
     for below, token, status in ((-125.5, 1, 4), (-126.5, 0, 4 | 2), (-140.0, 0, 4 | 2), (-160.0, 0, 4 | 2)):
         p, q = torch.tensor([0.0, below * math.log(2)]), torch.tensor([0.0, -math.inf])
         u = torch.full((1, 2), 0.5, dtype=torch.float64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants that lose the probability that remains of a peaked row, on the CPU, in CUDA and in Triton."""
+"""Mutants that lose the little mass left in a peaked row after draws, on the CPU, in CUDA and in Triton."""
 
 from support import scale_checks
 

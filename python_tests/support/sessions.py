@@ -3,8 +3,10 @@
 
 
 def come_and_go(session, todo, rng):
-    """Submit each of `todo` at some time, and cancel a quarter of them, waiting or being decoded. Return events by
-    index, and the indices for which cancel() found the request still there."""
+    """Submit each of `todo` at some time, and cancel some of them while they wait or are decoded.
+
+    Return events by index, and the indices of requests that cancel() ended.
+    """
     seen, cancelled, todo = {}, set(), list(todo)
     while todo or session.busy:
         for _ in range(rng.choice([0, 0, 0, 1, 1, 7]) if session.busy else 1):

@@ -28,7 +28,7 @@ def bounds(rng, V, ranks):
 
 
 def results(found):
-    """Return the tensors of a result. Of returned Rows these are the stats, since each rank's logits are its own."""
+    """Return the tensors of a result. Of Rows only the stats are returned, since each rank has other logits."""
     parts = [found] if isinstance(found, torch.Tensor) else found
     return [x.stats if isinstance(x, sk.Rows) else x for x in parts]
 
@@ -38,7 +38,7 @@ def pick(rng, values):
 
 
 def spoil(rng, rows):
-    """Put NaN or infinity into one entry of some rows, which one rank alone holds; or leave nothing finite."""
+    """Put NaN or infinity into one entry of some rows, so that only one rank has it, or make all entries -inf."""
     flat = rows.view(-1, rows.shape[-1])
     for i in range(len(flat)):
         if rng.random() < 0.3:
@@ -78,8 +78,11 @@ def probabilities(args, side):
 
 
 def penalties(rng, n, V):
-    """Return penalties of n requests or rows, with lists by index or one each, or None. Every rank refuses a few of
-    them."""
+    """Return penalties of n requests or rows, or None.
+
+    Lists are shared by index, or each request has its own. A few of the penalties are invalid, and every rank must
+    raise an error.
+    """
     if rng.random() < 0.5:
         return None
     draw = random.Random(int(rng.integers(1 << 30)))
@@ -93,7 +96,7 @@ def penalties(rng, n, V):
 
 
 def by_number(args, side, rng):
-    """Positions have indices of rows in a store, some of them equal."""
+    """Give positions indices into a pool of rows, some of them equal."""
     lead = args[side + "_logits"].shape[:2]
     if 0 in lead:
         return
@@ -104,7 +107,7 @@ def by_number(args, side, rng):
 
 
 def bias(rng, n, V, positions=()):
-    """A bias of n requests or rows, or None; every rank refuses a few of them."""
+    """Return a bias of n requests or rows, or None. A few are invalid, and every rank must raise an error."""
     if rng.random() < 0.5:
         return None
     draw = random.Random(int(rng.integers(1 << 30)))
@@ -121,7 +124,7 @@ def allowed(rng, n, V, positions=()):
 
 
 def seen(args, rng, B):
-    """Give the sides of logits views."""
+    """Give views to each side whose rows are logits."""
     for side in ("target", "draft"):
         if args.get(side + "_logits") is not None and args.get(side + "_kind") != "probs":
             V = args[side + "_logits"].shape[-1]
@@ -133,8 +136,7 @@ def seen(args, rng, B):
 
 
 def listed(args, side, rng, V):
-    """Give the entries of a side's rows ids of their own, with repeats and pads. Its rows are then whole on every
-    rank."""
+    """Make some calls' rows of a side sparse or mapped, with repeats and pads. Such rows are whole on every rank."""
     rows = args.get(side + "_logits", args.get(side))
     if rows is None or rng.random() < 0.8:
         return
@@ -200,7 +202,7 @@ def tree(seed, rng, V, Vq, dtype, requests):
         args |= rule_cases.rules(B, "block", shift=seed)
     for side in ("target", "draft"):
         if args[side + "_logits"] is not None and side + "_row" not in args and rng.random() < 0.3:
-            M = args[side + "_logits"].shape[1]  # nodes have indices of some of the rows
+            M = args[side + "_logits"].shape[1]  # nodes share some of the rows, by index
             args[side + "_row"] = torch.tensor(rng.integers(0, 1 + M // 3, (B, M)))
     seen(args, rng, B)
     listed(args, "draft", rng, V)
@@ -258,8 +260,10 @@ MAKERS = (chain, chain, chain, tree, tree, tree, row_stats, sample, sample, pair
 
 
 def call(seed, ranks, most=3):
-    """Return an op, its arguments, and how each side's vocabulary is split: bounds, or None if it is whole. There are
-    up to `most` requests."""
+    """Return (op, arguments, {side: (width, bounds)}), with up to `most` requests.
+
+    Sides whose rows are split over the ranks have an entry in the dict; () as bounds splits evenly.
+    """
     rng = np.random.default_rng(seed)
     V = pick(rng, VOCABULARIES)
     Vq = max(1, V + int(rng.integers(-1100, 1100))) if rng.random() < 0.3 else V

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls in which each rank has its part of the rows, against the same calls on whole rows."""
+"""Comparison of calls in which each rank has its part of the rows with the same calls on whole rows."""
 
 import torch
 from support import sharded_cases
@@ -8,7 +8,8 @@ from support.surface import plain
 
 from specdec_kernels.distributed.whole_rows import logits_of, with_logits
 
-MOST = {"chunks": 3, "rows": 9}  # requests of a call: at least as many as ranks, so that they can be dealt out
+# The most requests of a call. Whole rows are dealt out to ranks by request, so there must be enough for all ranks.
+MOST = {"chunks": 3, "rows": 9}
 
 
 def sharded(rank, op, args, splits, exchange="chunks"):
@@ -49,7 +50,7 @@ def differ(rank, first, last, n, exchange="chunks"):
 
 
 def other_log_norms(rank, n):
-    """Return how many of 512 flat rows, whose sums use every bit, have other stats than as whole rows."""
+    """Return how many of 512 flat rows, whose sums use every bit, have other stats if they are split."""
     import specdec_kernels as sk
 
     rows = torch.randn(512, 7777, generator=torch.Generator().manual_seed(0))
@@ -58,12 +59,15 @@ def other_log_norms(rank, n):
 
 
 def views_differ(rank, n, exchange="chunks"):
-    """Return the methods that differ from whole rows when several positions of target and draft share one stored row
-    under different penalties, and whether sample returns other penalties than it was given."""
+    """Return the differences from whole rows where positions share one stored row under different penalties.
+
+    Several positions of target and draft share it. If sample returns other penalties than it was given, they are
+    returned too.
+    """
     import specdec_kernels as sk
     from specdec_kernels import distributed
 
-    V = 3000  # slices of whole chunks: no entry moves, so both sides' rows share memory
+    V = 3000  # split at whole chunks, so no entry moves between ranks, and both sides' rows share memory
     shards = distributed.Shards(V, tuple(min(1024 * r, V) for r in range(n)) + (V,), exchange=exchange)
     z, at = torch.zeros(1, V), torch.zeros(1, 4, dtype=torch.int64)
     ids = torch.tensor([[0, 2900, -1]], dtype=torch.int32)

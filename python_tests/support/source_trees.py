@@ -29,7 +29,7 @@ def add(file, before, lines):
 
 def run(tree, *command, **environment):
     environment = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "SPECDEC_TEST": "all"} | environment
-    environment.pop(answers.FOLDER, None)  # kept for this tree
+    environment.pop(answers.FOLDER, None)  # its results are those of this tree
     done = subprocess.run([sys.executable, *command], cwd=tree, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout

@@ -25,7 +25,7 @@ def pick(rng, *values):
 
 
 def table(rng, V, Vd):
-    """A table with holes, and two draft ids for one target id; or one to one as far as possible."""
+    """Return a table of target ids by draft id: with holes and repeats, or one to one as far as possible."""
     if rng.random() < 0.6:
         return torch.tensor(rng.integers(-1, V, Vd))
     n, found = min(V, Vd), np.full(Vd, -1)
@@ -34,7 +34,7 @@ def table(rng, V, Vd):
 
 
 def sparse_ids(rng, lead, k, end):
-    """[*lead, k] below `end` with pads: distinct in any order, ascending, or with repeats."""
+    """Return ids [*lead, k] below `end` with pads: distinct in any order, ascending, or with repeats."""
     if end > k and rng.random() < 0.5:
         n = math.prod(lead)
         ids = np.array([rng.permutation(end)[:k] for _ in range(n)], dtype=np.int64).reshape(*lead, k)
@@ -46,9 +46,10 @@ def sparse_ids(rng, lead, k, end):
 
 
 def draft_rows(rng, near, kind="logits"):
-    """Rows [..., k] whose entries are near those of the same ids of `near` [..., V]: sparse, mapped or both.
+    """Return rows [..., k], sparse, mapped or both, whose entries are near those of the same ids in `near` [..., V].
 
-    Entries without an id are NaN, infinite or large; one row in some calls is invalid."""
+    Entries without an id are NaN, infinite, 0 or large. In some calls a few rows are invalid.
+    """
     *lead, V = near.shape
     form, k = pick(rng, "sparse", "map", "both"), int(pick(rng, 1, 2, 3, 8, 40, 1100) if V > 20 else rng.integers(1, 9))
     Vd = int(pick(rng, 3, 20, 1500)) if form == "both" else k
@@ -62,7 +63,7 @@ def draft_rows(rng, near, kind="logits"):
     if rng.random() < 0.3:
         z[torch.tensor(rng.random(z.shape)) < 0.3] = -math.inf
     z = z.round() if rng.random() < 0.1 else z  # ties
-    if kind == "probs":  # a little less than 1 in all, also once rounded
+    if kind == "probs":  # the sum stays below 1 after rounding
         z = 0.98 * z.masked_fill(of < 0, -math.inf).softmax(-1).nan_to_num(0.0)
     z[of < 0] = pick(rng, math.nan, math.inf, 0.0, 50.0)
     if kind == "logits" and rng.random() < 0.05:
@@ -75,7 +76,7 @@ def draft_rows(rng, near, kind="logits"):
 
 
 def filters(rng, n, greedy=True):
-    """Sampling parameters, each a number or [n]."""
+    """Return sampling parameters, each a number or [n]."""
     values = {
         "temperature": (0.0 if greedy else 0.5, 0.3, 0.7, 1.0, 1.3, 2.0),
         "top_k": (0, -1, 1, 2, 3, 20, 10**6),
@@ -108,7 +109,7 @@ def views(rng, n, V):
 
 
 def seen(rng, target, draft, n, V, greedy):
-    """Both sides with filters and views, those of them that are logits. greedy: whether draft rows may be."""
+    """Return both sides, with filters and views if they are logits. greedy: whether draft rows may be greedy."""
     of = views(rng, n, V) if rng.random() < 0.5 else {}
     sides = []
     for side, chance in ((target, 1.0), (draft, 0.8)):
@@ -121,7 +122,7 @@ def seen(rng, target, draft, n, V, greedy):
 
 
 def target_rows(rng, *shape):
-    """(float64 logits, Rows) of the target."""
+    """Return (float64 logits, Rows) of the target."""
     near = 3 * rng.standard_normal(shape)
     z, probs = torch.tensor(near), rng.random() < 0.2
     rows = (z.softmax(-1) if probs else z).to(pick(rng, *DTYPES))
@@ -129,7 +130,7 @@ def target_rows(rng, *shape):
 
 
 def drawn(rng, rows, V):
-    """A drafted token of each row [...]: most are drawn from it, some are others or none."""
+    """Return a drafted token for each row [...]: most are drawn from it, some are other ids or -1."""
     k = rows.logits.shape[-1]
     flat = rows._replace(logits=rows.logits.reshape(-1, k), kind="logits", row=None)
     flat = flat._replace(ids=flat.ids if flat.ids is None else flat.ids.reshape(-1, k))
@@ -145,8 +146,11 @@ def drawn(rng, rows, V):
 
 
 def by_rule(rng, rules, kind):
-    """A rule with its parameters. Under "lossy" the reference and the ops differ on rows of probabilities without mass,
-    also on dense ones."""
+    """Return a rule with its parameters.
+
+    "lossy" is left out for probabilities: on rows of them without mass the reference and the ops differ, also if they
+    are dense.
+    """
     rule = "exact" if rng.random() < 0.4 else pick(rng, *[x for x in rules if x != "lossy" or kind == "logits"])
     if rule == "exact":
         return {}
@@ -156,13 +160,16 @@ def by_rule(rng, rules, kind):
 
 
 def may_be_greedy(rule):
-    """Whether greedy draft rows may come with this rule. Where a rule keeps such a row and the draft is not its argmax,
-    the reference reports an empty residual, and the ops do not; on dense rows too."""
+    """Return whether draft rows may be greedy under this rule.
+
+    If a rule keeps such a row and the draft is not its argmax, the reference reports an empty residual, and the ops do
+    not, also on dense rows.
+    """
     return rule.get("rule") not in ROW_RULES
 
 
 def stats_made(draft, n):
-    """The draft [B, n, k] with its stats in place of its parameters."""
+    """Return the draft [B, n, k] with its stats in place of its parameters."""
     k = draft.logits.shape[-1]
     given = {name: getattr(draft, name) for name in SAMPLING}
     flat = {name: x.repeat_interleave(n) if torch.is_tensor(x) else x for name, x in given.items()}
@@ -173,7 +180,7 @@ def stats_made(draft, n):
 
 
 def chain(seed):
-    """Arguments of verify_chain: dense, ragged, or with draft rows by number."""
+    """Return arguments of verify_chain: dense, ragged, or with draft rows by index."""
     rng = np.random.default_rng(seed)
     B, G, V = int(rng.integers(1, 5)), int(rng.integers(1, 5)), pick(rng, *VOCABULARIES)
     extra, layout = int(rng.random() < 0.3), pick(rng, "dense", "dense", "ragged", "store", "slots")
@@ -204,7 +211,7 @@ def chain(seed):
 
 
 def ragged(rng, args, extra):
-    """The arguments of a dense batch that change in a ragged one."""
+    """Return those arguments of a dense batch that change in a ragged one."""
     B, G = args["draft_tokens"].shape
     lengths = rng.integers(0, G + 1, B)
 
@@ -222,7 +229,7 @@ def ragged(rng, args, extra):
 
 
 def tree(seed):
-    """Arguments of verify_tree: build_tree's trees and others, with draft rows of nodes or by number."""
+    """Return arguments of verify_tree: build_tree's trees and others, with draft rows by node or by index."""
     rng = np.random.default_rng(seed)
     B, K, L, V = *rng.integers(1, 4, 3).tolist(), pick(rng, *VOCABULARIES[1:])
     N = K * L + 1
@@ -249,7 +256,7 @@ def tree(seed):
 
 
 def rows(seed):
-    """Sparse or mapped rows [N, k] of logits, with filters and views."""
+    """Return sparse or mapped rows [N, k] of logits with filters and views, and the generator."""
     rng = np.random.default_rng(seed)
     N, V = int(rng.integers(1, 6)), pick(rng, *VOCABULARIES)
     given = draft_rows(rng, 3 * rng.standard_normal((N, V)))
@@ -261,7 +268,7 @@ def rows(seed):
 
 
 def pair(seed):
-    """Arguments of row_gap, with sparse or mapped rows as q."""
+    """Return arguments of row_gap, with sparse or mapped rows as q."""
     rng = np.random.default_rng(seed)
     N, V = int(rng.integers(1, 6)), pick(rng, *VOCABULARIES)
     near, p = target_rows(rng, N, V)

@@ -23,7 +23,7 @@ from specdec_kernels.rows import Rows
 
 
 def assert_logs(got, want, V):
-    """Logarithms of probabilities are off by the rounding of exp's argument and of the normaliser (band.rounding)."""
+    """Check logprobs up to the rounding of exp's argument and of the normaliser (reference.banded.band.rounding)."""
     finite = want.isfinite()
     assert torch.equal(got.isfinite(), finite) and torch.equal(got.isnan(), want.isnan())
     bound = EPS * (32 + 6 * math.log(V) + 4 * want[finite].abs())
@@ -31,8 +31,10 @@ def assert_logs(got, want, V):
 
 
 def verification_agrees(op, backend, calls):
-    """Compare verification with the reference: every form of rows, methods, rules, filters, views, dtypes and layouts,
-    also drafts that are not listed."""
+    """Compare verification with the reference: all forms of rows, methods, rules, filters, views, dtypes and layouts.
+
+    Some drafted tokens are not among the ids of their row.
+    """
     accepted = rejected = same = 0
     for seed in range(calls):
         call = (sparse_cases.chain if op == "verify_chain" else sparse_cases.tree)(seed)
@@ -48,7 +50,7 @@ def verification_agrees(op, backend, calls):
 
 
 def margins(rows):
-    """How far each row's filters are from other cutoffs, in error bounds."""
+    """Return how far each row's filters are from other cutoffs, in units of the error bound."""
     n = len(rows.logits)
     rows = seen_rows(listed(rows), n)
     params = params_of_rows(n, *first_sampling(rows, n))
@@ -102,7 +104,7 @@ def pairs_agree(backend, calls):
 
 
 def dense(rows, V):
-    """The rows [..., k] without repeats as rows [..., V] of logits."""
+    """Return sparse or mapped rows [..., k] without repeats as rows [..., V] of logits."""
     given = listed(rows)
     wide = torch.full((*given.logits.shape[:-1], V + 1), -math.inf, dtype=rows.logits.dtype)
     wide.scatter_(-1, given.ids.where(given.ids >= 0, V), given.logits)  # pads go to the last column
@@ -110,9 +112,10 @@ def dense(rows, V):
 
 
 def same_as_dense(backend, method, mapped):
-    """Verify chains of rows of some chunks with sparse drafts and with the same drafts written out: equal bit for bit.
+    """Check that chains with sparse drafts give the same bits as with the same drafts as dense rows, of some chunks.
 
-    In stats, entries add up in the row's own order. Everything else goes by id, as in the dense row.
+    The stats are given, since those of a sparse row add up its entries in their own order. All else is computed by id,
+    in the order of the dense row.
     """
     rng = np.random.default_rng(5)
     B, G, V, k = 24, 3, 2500, 1100

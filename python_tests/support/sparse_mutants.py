@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants that read a draft's rows by id wrongly, on the CPU, in CUDA and in Triton."""
+"""Mutants that misread sparse or mapped draft rows, on the CPU, in CUDA and in Triton."""
 
 import functools
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel specialisations that are compiled, and those that the session ran on the simulated devices. One that is
-listed as never run has been checked by its compiler only.
+"""The kernel specialisations that are compiled, and those that the session ran on the simulated devices.
 
-The simulated CUDA device lists every instance that a launch was compiled for (tools/cuda_on_cpu/grid.h). For Triton the
-launches that are compiled ahead of time (support/aot.py) stand for all. Launches are distinguished by their kernel,
-their modes and the arguments that are absent, and kernels by which of their rows have 16-bit entries. Not distinguished
-are block sizes, since the interpreter has its own, and whether uniforms are given or made from a seed, which one small
-Triton function decides for all kernels.
+A specialisation that is listed as never run has been checked by its compiler only. The simulated CUDA device lists
+every instance that a launch was compiled for (tools/cuda_on_cpu/grid.h). For Triton the list is that of the launches
+that are compiled ahead of time (support/aot.py).
+
+Launches are distinguished by their kernel, their modes and the arguments that are absent, and kernels by which of their
+rows have 16-bit entries. Block sizes are not distinguished, since the interpreter has its own. Nor is it distinguished
+whether uniforms are given or made from a seed, which one small Triton function decides for all kernels.
 """
 
 import functools
@@ -78,7 +79,7 @@ _launched = set()
 
 
 def leaves(name, x):
-    """Return the parts of a value with their names. Named tuples of arguments are taken apart."""
+    """Return [(name, part)] of a value. Tuples of arguments are taken apart."""
     if not isinstance(x, tuple):
         return [(name, x)]
     fields = getattr(x, "_fields", range(len(x)))
@@ -86,7 +87,7 @@ def leaves(name, x):
 
 
 def telling(name, x, constant):
-    """Return what a launch's argument shows of its specialisation, or None."""
+    """Return the part of a specialisation's name that comes from one argument of a launch, or None."""
     if x is None:
         return f"no {name}"
     constant = constant or type(x).__name__ == "constexpr"  # of triton.language, in a tuple of arguments
@@ -94,8 +95,7 @@ def telling(name, x, constant):
 
 
 def of_launch(kernel, args, constants):
-    """Return the names that describe a Triton launch: its modes with the absent arguments, and each of its 16-bit
-    rows."""
+    """Return the names of a Triton launch: one for its modes and absent arguments, and one for each 16-bit row."""
     parameters = inspect.signature(kernel.fn).parameters
     given = dict(zip(parameters, args)) | {name: x for name, x in constants.items() if name in parameters}
     kernel = kernel.fn.__name__

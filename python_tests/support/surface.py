@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's checks of every op: schema, fake and autograd registration agree (opcheck), and torch.compile sees through
-it."""
+"""torch's own checks of every op: opcheck (schema, fake and autograd registration agree), and torch.compile."""
 
 import torch
 from support import worker
@@ -10,19 +9,19 @@ from specdec_kernels import arguments, example_calls
 
 
 def tensors(result):
-    """Return the tensors of a result. Of returned Rows these are the stats, since the logits are the caller's."""
+    """Return the tensors of a result. Of Rows only the stats are returned, since the logits are the caller's."""
     if isinstance(result, torch.Tensor):
         return [result]
     return [x.stats if isinstance(x, sk.Rows) else x for x in result if x is not None]
 
 
 def same(got, want):
-    """Compare bit for bit, with all NaNs equal."""
+    """Return whether two lists of tensors are equal bit for bit, with all NaNs equal."""
     return all(a.dtype == b.dtype and torch.equal(plain(a), plain(b)) for a, b in zip(got, want, strict=True))
 
 
 def plain(x):
-    """Return tensors that torch can compare: it has few operations on unsigned integers."""
+    """Return a tensor that torch can compare: NaN replaced, and unsigned integers as signed, for lack of operations."""
     if x.is_floating_point():
         return x.nan_to_num(7.0)
     return x.view({torch.uint32: torch.int32, torch.uint64: torch.int64}.get(x.dtype, x.dtype))
@@ -35,7 +34,7 @@ def overload(op, given, out=False, space="specdec"):
 
 
 def outcome_of(op):
-    """Return a function that makes a call of the op, and gives the outcome."""
+    """Return a function that makes a call of the op and returns the outcome."""
     return lambda **named: example_calls.outcome(op, getattr(sk, op), **named)
 
 
@@ -51,8 +50,10 @@ def recorded_call(op, function, *args, **kwargs):
 
 
 def check_examples(op, most=None):
-    """Check an op's example calls: all of opcheck for the first, schema and fake for each kind; every fifth is
-    compiled."""
+    """Check an op's example calls: the first with all of opcheck, the others with its checks of schema and fake.
+
+    Every fifth is also compiled.
+    """
     for i, call in enumerate(example_calls.few(op)[:most]):
         function, named = getattr(sk, op), worker.here(call.arguments)
         eager, (direct, args, kwargs) = recorded_call(op, function, **named)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model whose rows are a function of the tokens that a query sees, whatever the shape of the pass. Its cache holds
-the tokens themselves, and the model raises if they do not form a text."""
+"""A model whose rows are a function of the tokens that a query attends to, whatever the shape of the pass.
+
+Its cache holds the tokens themselves, and the model raises if they do not form a text.
+"""
 
 import random
 
@@ -11,7 +13,7 @@ from specdec_kernels.decode.models.slot_cache import kept
 
 
 class TableModel:
-    """row(path) -> [V] logits."""
+    """A model with the logits row(path) [V] after the tokens `path`."""
 
     max_positions, device = 4096, torch.device("cpu")
 
@@ -47,7 +49,7 @@ class TableModel:
 
 
 def _present(ids, branches):
-    """Return which ids [n, T] are no padding. In a tree a node other than the root that has no parent is padding."""
+    """Return which ids [n, T] are not padding. In a tree a node other than the root that has no parent is padding."""
     if branches is None:
         return ids >= 0
     node = torch.as_tensor(branches.first)[:, None] + torch.arange(ids.shape[1])

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts, for each backend, of the requests that the session compared with the reference, and of those that differ
-inside the band."""
+"""Counts, by backend, of the requests that the session compared with the reference, and of those that differ.
+
+A request may differ only inside the band: its margin is so small that rounding may decide.
+"""
 
 import math
 from collections import Counter
@@ -13,8 +15,7 @@ notes = []  # measured numbers that the session prints at its end
 
 
 def record(requests, flips):
-    """Count a comparison with the reference. More differences than the cap allows (one is always allowed) fail at
-    once."""
+    """Count a comparison with the reference; fail if more requests differ than the cap allows (one always may)."""
     if running is not None:
         compared[running] += requests
         flipped[running] += flips

@@ -25,7 +25,7 @@ SIMULATED = ("cuda-on-cpu", "triton-interpret")
 FIXTURES = ("backend", "op_backend", "sweep_backend", "isa_backend")
 
 
-# ---- joint distributions through the decode loop, which takes a millisecond a token: below `all`, half the draws ----
+# ---- draws of the decode loop, which takes a millisecond a token: half as many outside the tier `all` ---------------
 
 
 def draws(n):
@@ -41,7 +41,7 @@ def shift(least):
 
 
 def values(item):
-    """Return the values that a test gets from each of its parametrize marks, as (names, the values' identities)."""
+    """Return the values that a test gets, a tuple for each parametrize mark: its names, then the values' identities."""
     given = item.callspec.params if hasattr(item, "callspec") else {}
     names = [mark.args[0] for mark in item.iter_markers("parametrize")]
     split = [[x.strip() for x in one.split(",")] if isinstance(one, str) else list(one) for one in names]
@@ -54,7 +54,7 @@ def backend_of(item):
 
 
 def each_value_once(combinations):
-    """Return the indices of a few of these sets that together hold what all of them hold, chosen greedily."""
+    """Return the indices of a few of these sets whose union is the union of all, chosen greedily."""
     wanted, taken = set().union(*combinations), []
     while wanted:
         best = max(range(len(combinations)), key=lambda i: len(wanted & combinations[i]))

@@ -43,7 +43,7 @@ def gpt2(seed, vocab=32):
 
 
 def nearby(model, noise=0.02):
-    """Disturb the weights in place: a draft that often agrees with the original model, but not always."""
+    """Disturb the weights in place, and return the model: a draft that often agrees with the original."""
     torch.manual_seed(99)
     for weight in model.parameters():
         weight.add_(noise * torch.randn_like(weight))
@@ -60,7 +60,7 @@ def served():
 
 
 def requests(n=8, **parameters):
-    """Return prompts of different lengths with repeats, for lookup, which end at different steps."""
+    """Return requests that end at different steps. Their prompts differ in length, and repeat themselves for lookup."""
     rng = random.Random(5)
     out = []
     for i in range(n):
@@ -74,8 +74,10 @@ _LOGITS = {}  # (model, text) -> the logits of its last position
 
 @torch.inference_mode()
 def logits(model, text):
-    """Return the logits [V] after a text, for every expected result. The whole text is read anew, without a KV cache,
-    once: drafters and tests that expect the same text share its rows."""
+    """Return the logits [V] after a text, from which tests compute expected results.
+
+    The model reads the whole text without a KV cache, once per text: tests that need the same text share the result.
+    """
     if (model, *text) not in _LOGITS:
         _LOGITS[(model, *text)] = model(torch.tensor([list(text)])).logits[0, -1].clone()
     return _LOGITS[(model, *text)]
@@ -120,8 +122,7 @@ class Letters:
 
 
 class InDoubles(HFModel):
-    """Computes in float64, so that differences of sums due to the batch's shape vanish when logits are rounded to
-    float32."""
+    """A model that computes in float64, so that its logits in float32 do not depend on the batch's shape."""
 
     def __init__(self, model):
         super().__init__(model.double(), pack=False)
@@ -161,8 +162,10 @@ def byte_level_folder(path, seed):
 
 
 def layer_draft(hf, seed=0, layers=(1, 1)):
-    """Return a draft of some of the target's layers, whose states weigh as much as the embeddings. It is near the
-    target, and its rows show which states it was given."""
+    """Return a draft of some of the target's layers, which weighs the target's states as much as the embeddings.
+
+    It is near the target, and its rows show which states it was given.
+    """
     draft = LayerDraft(hf, range(hf.config.vocab_size), layers, reads_states=True).copy_layers(hf).eval()
     torch.manual_seed(seed)
     torch.nn.init.normal_(draft.state.weight, std=0.05), torch.nn.init.normal_(draft.state.bias, std=0.1)

@@ -33,7 +33,7 @@ def _numbered(tokens):
 
 
 def byte_level():
-    """As in GPT-2: a token is a sequence of bytes."""
+    """Return a tokenizer like GPT-2's: a token is a sequence of bytes."""
     letters = alphabet()
     pieces = [bytes([b]) for b in range(256)] + PIECES + [w.encode() for w in WORDS]
     vocab = _numbered("".join(letters[b] for b in piece) for piece in pieces)
@@ -43,7 +43,7 @@ def byte_level():
 
 
 def byte_fallback():
-    """As in Llama 2: words with a mark for spaces, and single bytes. The first space is dropped."""
+    """Return a tokenizer like Llama 2's: words with a mark for spaces, and single bytes. The first space is dropped."""
     words = [w.replace(" ", "\u2581") for w in WORDS]
     tokenizer = Tokenizer(models.BPE(_numbered(BYTES + words), [], byte_fallback=True))
     steps = decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)
@@ -52,7 +52,7 @@ def byte_fallback():
 
 
 def unigram():
-    """As SentencePiece's unigram models with byte fallback."""
+    """Return a tokenizer like SentencePiece's unigram models with byte fallback."""
     words = [w.replace(" ", "\u2581") for w in WORDS]
     scores = [(w, -1.0) for w in dict.fromkeys(["<unk>", *BYTES, *words])]
     tokenizer = Tokenizer(models.Unigram(scores, 0, True))
@@ -61,7 +61,7 @@ def unigram():
 
 
 def word_piece():
-    """As BERT: a space before each word that does not continue one."""
+    """Return a tokenizer like BERT's: a space before each word that does not continue one."""
     tokenizer = Tokenizer(models.WordPiece(_numbered(["[UNK]", "foo", "bar", "##s", "##ing", ".", "n't", "do"])))
     tokenizer.decoder = decoders.WordPiece(cleanup=False)
     return _fast(tokenizer)

@@ -8,8 +8,7 @@ from support.plain import Plain, inverse_cdf
 
 
 def rows(seed, B, N, V, Vq=None, dtype=torch.float32, draft_dtype=None, kinds=cases.KINDS):
-    """Return the logits of both sides, [B, N, V] and [B, N, Vq]. The kinds of pairs take turns over requests and
-    nodes."""
+    """Return the logits of both sides, [B, N, V] and [B, N, Vq]. Kinds of pairs take turns over requests and nodes."""
     p, q = cases.rows_pair(seed, B * N, V, Vq, dtype, draft_dtype, kinds)
     return p.reshape(B, N, -1), q.reshape(B, N, -1)
 
@@ -21,8 +20,7 @@ def drawn(q, at, rng):
 
 
 def drafted_tree(q, K, L, rng):
-    """Return build_tree of K drafts of length L, i.i.d. from q [B, K*L+1, Vq], the distributions of the nodes'
-    children."""
+    """Return build_tree of K i.i.d. drafts of length L. q [B, K*L+1, Vq]: the distribution of each node's children."""
     B = len(q)
     drafts = torch.full((B, K, L), -1)
     at = torch.zeros(B, K, dtype=torch.int64)
@@ -79,8 +77,11 @@ def tree(
     dirty=True,
     kinds=cases.KINDS,
 ):
-    """Return keyword arguments of verify_tree. N: nodes of a grown tree; without it K drafts of length L. shuffled:
-    rows are given by index, and some nodes are one-hot."""
+    """Return keyword arguments of verify_tree.
+
+    N: the nodes of a grown tree; None for a tree of K drafts of length L. shuffled: rows are given by index, and the
+    draft rows of some nodes are one-hot.
+    """
     rng = torch.Generator().manual_seed(seed)
     nodes = N or K * L + 1
     p, q = rows(seed, B, nodes, V, Vq, dtype, draft_dtype, kinds)
@@ -90,7 +91,7 @@ def tree(
         args |= cases.parameters(seed, B)
         if not one_hot:
             draft_params = cases.parameters(seed + 2, B)
-            # all greedy drafts of a node are the same
+            # not 0: greedy drafts of one node would all be equal
             draft_params["temperature"] = draft_params["temperature"].clamp(min=0.3)
             args |= {"draft_" + name: value for name, value in draft_params.items()}
     laws = Plain().laws(q, **draft_params)
@@ -109,7 +110,7 @@ def tree(
         args |= {"target_kind": "probs", "draft_kind": "probs"}
     if linked:
         args["links"] = linked_children(tree.parents, rng)
-    if shuffled:  # rows in another order, two more rows than nodes, and drafts by lookup
+    if shuffled:  # rows in another order, two more rows than nodes, and some drafts one-hot
         order = torch.stack([torch.randperm(nodes + 2, generator=rng)[:nodes] for _ in range(B)])
         p, q = (scattered(x, order) for x in (p, q))
         args["target_row"] = order.int()
@@ -135,7 +136,7 @@ def spoil(args, poison, share=1 / 3):
 
 
 def scattered(x, order):
-    """Put row i of each request at order[b, i]. Rows that no index names are NaN."""
+    """Put row i of each request b at order[b, i]. Rows that no index names are NaN."""
     out = x.new_full((len(x), x.shape[1] + 2, x.shape[2]), torch.nan)
     out.scatter_(1, order[:, :, None].expand_as(x), x)
     return out

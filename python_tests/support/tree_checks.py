@@ -31,7 +31,7 @@ def equal(a, b):
 
 
 def differ(out, ref):
-    """Return which requests differ from the reference where only one result is right."""
+    """Return which requests differ from the reference, except where rounding may decide (margin <= 1)."""
     same = (
         (out.tokens == ref.tokens).all(-1)
         & (out.path == ref.path).all(-1)
@@ -56,7 +56,7 @@ def pick(args, at):
 
 
 def visited_by_traversal(args):
-    """Return the nodes whose rows the reference reads."""
+    """Return, for each request, the nodes whose target rows the reference reads."""
     module = importlib.import_module("specdec_kernels.reference.verify_tree")
     seen, target_of = [], module.target_of
 
@@ -68,7 +68,7 @@ def visited_by_traversal(args):
     try:
         for b in range(len(args["target_logits"])):
             seen.append([])
-            flat.call(sk.reference.verify_tree, **pick(args, slice(b, b + 1)))  # not a result of an earlier call
+            flat.call(sk.reference.verify_tree, **pick(args, slice(b, b + 1)))  # answers.py would not run it anew
     finally:
         module.target_of = target_of
     return seen

@@ -56,8 +56,7 @@ def rows_of(kind, vocab):
 
 
 def error(law, p, length):
-    """Return the largest error of the completed joint distribution, its missing mass included. Lossless: 0 up to
-    rounding."""
+    """Return the largest error of the completed joint distribution, or its missing mass: 0 if the rule is lossless."""
     full, target = testing.complete_law(law, p, length), testing.enumerate_law(p, length)
     return max(max(abs(full.get(t, 0.0) - target.get(t, 0.0)) for t in {*full, *target}), abs(sum(law.values()) - 1))
 
@@ -71,13 +70,13 @@ def first_token(law, vocab):
 
 
 def without_drafts(trees):
-    """Yield the merged trees without the nodes that drafts pass through: only distinct children are left."""
+    """Yield merged trees without `draft_nodes`, so that only the distinct children of a node are known."""
     for tree, probability in trees:
         yield Tree(tree.parents, tree.tokens), probability
 
 
 def grouped_trees(q, K, L):
-    """The mutant tests equal drafts one after the other (A, A, B for A, B, A), as merging with a count would do."""
+    """Yield trees of a mutant that tests equal drafts together (A, A, B for A, B, A), as merging with a count does."""
     for drafts, probability in iid_drafts(q, K, L):
         first = drafts[0].unique(dim=0, return_inverse=True)[1].tolist()
         rank = {x: first.index(x) for x in first}
@@ -102,7 +101,7 @@ def logits(row, at):
 
 
 def draws(backend, trees, p, q, method, seed=1, **rule):
-    """Return tokens of requests whose trees are drawn with their probabilities."""
+    """Return the emitted tokens of requests whose trees are drawn with their probabilities."""
     n = N if backends.BACKENDS[backend].slower == 1 else 800
     trees = list(trees)
     rng = np.random.default_rng(seed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants that apply wrong views to a row, on the CPU, in CUDA and in Triton."""
+"""Mutants that apply views (penalties, biases, masks) to a row wrongly, on the CPU, in CUDA and in Triton."""
 
 import functools
 
@@ -11,7 +11,7 @@ CPU, CUDA, TABLES = "cpu/views.cpp", "cuda/views.cuh", "binding/used_tables.h"
 TRITON_RULE, TRITON_PENALTIES = "core/views.py", "core/penalties.py"
 
 
-CALLS = 1000  # a mutant ends them early
+CALLS = 1000  # at most: a test ends at the first call that differs
 
 
 def seen(op, backend, like=""):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random calls on rows with views, and the same calls on float32 rows with the views applied beforehand. Some draft
-rows are sparse or mapped; they are so in both calls."""
+"""Random calls on rows with views, and the same calls on float32 rows to which the views were applied before.
+
+Some draft rows are sparse or mapped, in both calls.
+"""
 
 import functools
 import math
@@ -23,8 +25,10 @@ LARGEST = (1 << 31) - 1  # id, and count
 
 
 def penalties(rng, n, V, *, row=None):
-    """Penalties of n requests or rows, which have used up to 40 ids: lists or tables, some by index; some amounts are
-    off, some counts the largest, and some lists have the largest id."""
+    """Return penalties of n requests or rows, which have used up to 40 ids: as lists or tables, some by index.
+
+    Some amounts are off, some counts are the largest possible, and some lists have the largest id.
+    """
     S = n if row is None else row
     some = [rng.sample(range(V), rng.randrange(min(V, 40) + 1)) for _ in range(S)]
     outputs = [[rng.choice(ids) for _ in range(rng.randrange(6))] if ids else [] for ids in some]
@@ -48,7 +52,7 @@ def penalties(rng, n, V, *, row=None):
 
 
 def tables(prompts, outputs, width):
-    """Histories as tables of the ids below `width`: a count and a bit for each."""
+    """Return histories as tables of the ids below `width`: a count and a bit for each."""
     counts = torch.zeros(len(prompts), width, dtype=torch.int32)
     words = torch.zeros(len(prompts), -(-width // 32), dtype=torch.int64)
     for s, (prompt, output) in enumerate(zip(prompts, outputs)):
@@ -62,8 +66,10 @@ def tables(prompts, outputs, width):
 
 
 def owners(rng, n, positions):
-    """How many lists there are of n requests or rows, whose positions have the shape `positions`, and whose they are: a
-    list for each request or position (None), or those that a `row` names."""
+    """Return (number of lists, row) for n requests or rows, whose positions have the shape `positions`.
+
+    row is None if each request or position has its own list. Otherwise it has the index of a list for each.
+    """
     S = rng.choice((n, math.prod(positions) if positions else n))
     if rng.random() >= 0.5:
         return S, None
@@ -74,14 +80,17 @@ def owners(rng, n, positions):
 
 
 def by_position(rng, positions, row, *lists):
-    """The lists, in some calls with the dimensions of positions, if there is one list for each."""
+    """Return the lists, in some calls with the dimensions of positions if each position has its own list."""
     each = row is None and len(positions) == 2 and len(lists[0]) == math.prod(positions) and rng.random() < 0.5
     return [x.reshape(*positions, x.size(1)) if each else x for x in lists]
 
 
 def bias(rng, n, V, positions=()):
-    """A bias of n requests or rows, whose positions have the shape `positions`: a list for each request or position, or
-    lists by index. They have repeats, pads, ids outside the vocabulary and forbidden ids."""
+    """Return a bias of n requests or rows, whose positions have the shape `positions`.
+
+    Each request or position has its own list, or lists are shared by index. They have repeats, pads, ids outside the
+    vocabulary and forbidden ids.
+    """
     length = rng.choice((0, 1, 5, 40))
     S, row = owners(rng, n, positions)
     near = [*range(min(V, 4)), V - 1, V, -1, LARGEST]
@@ -93,8 +102,11 @@ def bias(rng, n, V, positions=()):
 
 
 def allowed(rng, n, V, positions=()):
-    """Masks of n requests or rows, whose positions have the shape `positions`: one for each request or position, or
-    masks by index. They allow all ids, about half or a few; some have a word too few or too many."""
+    """Return masks of n requests or rows, whose positions have the shape `positions`.
+
+    Each request or position has its own mask, or masks are shared by index. They allow all ids, about half or a few.
+    Some have a word too few or too many.
+    """
     S, row = owners(rng, n, positions)
     W = max(1, (V + 31) // 32 + rng.choice((-1, 0, 0, 0, 0, 1)))
     kinds = (
@@ -108,7 +120,7 @@ def allowed(rng, n, V, positions=()):
 
 
 def views(rng, n, V, positions=()):
-    """Some views of a side, as fields of Rows."""
+    """Return some views of a side, as fields of Rows."""
     kinds = rng.choice(("p", "b", "m", "pb", "pm", "bm", "pbm", "pbm"))
     return {
         "penalties": penalties(rng, n, V, row=rng.choice((None, 3))) if "p" in kinds else None,
@@ -122,7 +134,7 @@ OPS = (*FLAT, "verify_chain", "verify_tree")
 
 
 def of_three(op, **views):
-    """A greedy call of three rows or requests, with these views."""
+    """Return a greedy call of three rows or requests, with these views."""
     if op not in FLAT:
         draft = torch.tensor([[1], [2], [0]])
         tree = torch.tensor([[-1, 0]]).expand(3, 2), torch.cat([draft, draft], 1)
@@ -139,7 +151,7 @@ def normal(rng, *shape):
 
 
 def with_ids(rng, rows, V):
-    """The first entries of rows [..., V] as sparse or mapped rows. Some ids repeat, some are none or beyond V."""
+    """Return the first entries of rows [..., V] as sparse or mapped rows. Some ids repeat, are -1, or are beyond V."""
     k = rng.choice((1, 2, 5, V)) if V > 5 else V
     z, generator = rows.logits[..., :k].contiguous(), torch.Generator().manual_seed(rng.getrandbits(32))
     end = rng.choice((min(V, 4), V))
@@ -169,7 +181,7 @@ def sampling(rng, n):
 
 
 def flat_call(op, rng):
-    """A call of an op on rows [N, V] -> (its arguments, those on rows written out)."""
+    """Return the arguments of a call on rows [N, V] with views, and those of the same call with the views applied."""
     N, V = rng.randrange(1, 5), vocabulary(rng)
     of = views(rng, N, V)
     n = rng.randrange(4)
@@ -202,15 +214,17 @@ def flat_call(op, rng):
         stats = sk.row_stats(plain)
         known = {name: None for name in SAMPLING} | {"stats": stats}
         rows, plain = rows._replace(**known), plain._replace(**known)
-    if op == "support" and rng.random() < 0.5:  # rows by number
+    if op == "support" and rng.random() < 0.5:  # rows by index
         row = torch.tensor([rng.randrange(-1, N + 1) for _ in range(rng.randrange(1, 6))])
         rows, plain = rows._replace(row=row), plain._replace(row=row)
     return {"rows": rows._replace(**of), **call}, {"rows": plain, **call}
 
 
 def chain_call(rng):
-    """A call of verify_chain: every method, rule, raggedness, store and padding -> (its arguments, those on rows
-    written out)."""
+    """Return the arguments of a call of verify_chain with views, and those of the same call with the views applied.
+
+    Calls have every method and rule, and may be ragged, padded, or have rows in a pool.
+    """
     B, G, V = rng.randrange(1, 5), rng.randrange(5), vocabulary(rng)
     lengths = [rng.randrange(G + 1) for _ in range(B)]
     ragged = rng.random() < 0.3
@@ -250,9 +264,10 @@ def chain_call(rng):
 
 
 def side_of(rng, of, counts, drafts, V, B, ragged, listing):
-    """One side: its stored rows, perhaps in a pool that positions share, and the same written out by position.
+    """Return one side's rows with views, perhaps in a pool that positions share, and the rows with views applied.
 
-    listing: whether they are sparse or mapped."""
+    listing: whether the rows are sparse or mapped.
+    """
     R = sum(counts)
     few = max(1, V // 4)
     z = normal(rng, R, V)
@@ -280,7 +295,7 @@ def side_of(rng, of, counts, drafts, V, B, ragged, listing):
     if not store and rows.ids is not None:
         rows = rows._replace(ids=rows.ids.view(*lead, k))
     rows = rows._replace(**given)
-    if not store and R and rng.random() < 0.25:  # stats of the viewed rows
+    if not store and R and rng.random() < 0.25:  # stats of rows with views applied
         stats = sk.row_stats(Rows(out, ids=ids, temperature=0.8)).view(*lead, 4)
         known = {name: None for name in SAMPLING} | {"stats": stats}
         rows, plain = rows._replace(**known), plain._replace(**known)
@@ -288,8 +303,10 @@ def side_of(rng, of, counts, drafts, V, B, ragged, listing):
 
 
 def tree_call(rng):
-    """A call of verify_tree: every method, rule, padding, rows by number -> (its arguments, those on rows written
-    out)."""
+    """Return the arguments of a call of verify_tree with views, and those of the same call with the views applied.
+
+    Calls have every method and rule, and may be padded or have rows by index.
+    """
     B, N, V = rng.randrange(1, 4), rng.randrange(1, 8), vocabulary(rng)
     few = min(V, rng.choice((2, 4, V)))
     parents = torch.tensor([[-1, *(rng.choice((i, -1, rng.randrange(i + 1))) for i in range(N - 1))] for _ in range(B)])
@@ -313,7 +330,7 @@ def tree_call(rng):
         rows = Rows(normal(rng, B, M, V).to(rng.choice(DTYPES)), **sampling(rng, B), row=number if by_number else None)
         if method == "greedy":
             rows = Rows(rows.logits, row=rows.row)
-        if side == "draft":  # drafts of what is likely there
+        if side == "draft":  # so that the drafted ids are likely
             rows.logits[..., :few] += 2
             if rng.random() < 0.3:
                 rows = with_ids(rng, rows, V)
@@ -334,7 +351,7 @@ def written_nodes(*of_tree):
 
 
 def ahead_of_time(op, V=1100, B=3, G=2):
-    """The calls that support/aot.py compiles: first all amounts as tensors, with windows; then all as numbers."""
+    """Yield the calls that support/aot.py compiles, first with all amounts as tensors and windows, then as numbers."""
     rng = random.Random(f"ahead of time {op}")
     every = {name: torch.tensor([x, 1.0, x + 0.3]) for name, x in (("repetition", 1.3), ("frequency", 0.5))}
     ids, counts = sk.history([[1, 5]] * B, [[5, V - 1], [], [0, 0]], size=16)
@@ -407,7 +424,7 @@ def call_of(op, i):
 
 
 def leaves(out):
-    """Every tensor of a result, but the rows it was made of."""
+    """Return every tensor of a result, except the rows that it was made from."""
     if hasattr(out, "rows"):
         return [out.tokens, out.logprobs, out.rows.stats]
     return [x for x in _pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
@@ -422,12 +439,12 @@ def differ(found, wanted):
 
 
 def bare(call):
-    """The call without views."""
+    """Return the call without views."""
     return {name: unseen(x) if isinstance(x, Rows) else x for name, x in call.items()}
 
 
 def compared(op, backend, n):
-    """Return which of n calls differ from the call on rows written out, and how many from the call without views."""
+    """Return which of n calls differ from the call with views applied, and how many from the call without views."""
     run, wrong, changed = getattr(sk, op), [], 0
     for i in range(n):
         seen, plain = worker.here(call_of(op, i))
@@ -441,7 +458,7 @@ def compared(op, backend, n):
 
 
 def first_wrong(op, backend, n):
-    """Return the first of n calls that differs from the call on rows written out, or None."""
+    """Return the first of n calls that differs from the call with views applied, or None."""
     run = getattr(sk, op)
     for i in range(n):
         seen, plain = worker.here(call_of(op, i))
@@ -501,7 +518,7 @@ def hostile_mask(rng, view, n):
 
 
 def hostile_ids(rng, rows):
-    """Wrong ids of entries, or a map with some wrong numbers or without a right one."""
+    """Return the rows with wrong ids of their entries, or with a map that is partly or wholly wrong."""
     if rows.ids is not None:
         dtype, values = rng.choice(((torch.int32, NUMBERS), (torch.int64, FAR)))
         return rows._replace(ids=hostile(rng, *rows.ids.shape, values=values, dtype=dtype))
@@ -512,7 +529,7 @@ def hostile_ids(rng, rows):
 
 
 def hostile_call(op, i):
-    """A call with invalid values in views, windows, trees and the ids of entries."""
+    """Return a call with invalid values in views, windows, trees and the ids of entries."""
     rng = random.Random(f"hostile {op} {i}")
     call, _ = call_of(op, rng.randrange(1 << 30))
     for side, rows in call.items():
@@ -540,7 +557,8 @@ def hostile_call(op, i):
 def survived(op, backend, n):
     """Return how many of n hostile calls gave valid tokens, and how many raised an error that names the op.
 
-    Any other outcome fails."""
+    Any other outcome fails.
+    """
     run = functools.partial(backends.as_on_gpu if backend.startswith("triton") else backends.public, op)
     served = refused = 0
     for i in range(n):

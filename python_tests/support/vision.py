@@ -19,7 +19,7 @@ _SMALL = {
     **dict.fromkeys(("num_key_value_heads", "num_experts_per_tok", "mlp_ratio"), 2),
     **{"head_dim": 8, "vocab_size": V, "text_vocab_size": V, "num_position_embeddings": 16},
 }
-_LARGEST = 8e6  # parameters; a model stays larger if its sizes have other names
+_LARGEST = 8e6  # parameters; a model whose config has other names for sizes may be larger
 
 
 def classes() -> list[str]:
@@ -30,7 +30,7 @@ def classes() -> list[str]:
 def _shrunk(config: dict) -> dict:
     for name, value in list(config.items()):
         if name in ("rope_scaling", "rope_parameters") and isinstance(value, dict):
-            value["mrope_section"] = [2, 1, 1]  # of half a head, if a model reads it
+            value["mrope_section"] = [2, 1, 1]  # adds up to half a head's width; for models that read it
         elif isinstance(value, dict):
             _shrunk(value)
         elif name in _SMALL and type(value) is int:

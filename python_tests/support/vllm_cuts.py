@@ -7,7 +7,7 @@ from support import vllm_stub
 from specdec_kernels import testing
 
 V, K = 5, 3
-B = 25_000  # steps of a distribution
+B = 25_000  # steps per test of a distribution
 LEAVES = 1  # an id that the model has as its stop id
 KEPT_SET = torch.tensor([True, False, True, True, False])
 
@@ -35,7 +35,7 @@ class World:
 
 
 def before(tokens):
-    """Return the token before each: [B, n]."""
+    """Return the token before each of `tokens` [B, n]."""
     return torch.cat([torch.zeros(len(tokens), 1, dtype=torch.int64), tokens[:, :-1]], 1)
 
 
@@ -44,8 +44,8 @@ def leading(ok):
     return ok.to(torch.int64).cumprod(1).sum(1)
 
 
-# name: (whether a grammar masks the target's rows, whether the cut depends on the id that is cut away, the number of
-# drafts kept [B] of tokens [B, K])
+# reason: (whether a grammar masks the target's rows, whether the cut depends on the id that is cut away, a function of
+# (World, tokens [B, K]) that returns the number of drafts kept [B])
 CUTS = {
     "grammar": (True, True, lambda w, x: leading(w.allowed[before(x), x])),
     "grammar and budget": (
@@ -84,8 +84,10 @@ def drawn(world, B, generator):
 
 
 def runner_of(world, tokens, rows, scheduled, method="standard", **sampling):
-    """Return the runner, the token before each of its rows of logits, and its metadata, in a step with this many drafts
-    per request."""
+    """Return the runner, the token before each of its rows of logits, and the step's metadata.
+
+    scheduled [B]: the number of drafts of each request.
+    """
     B = len(tokens)
     sampler, drafter = vllm_stub.rejection_sampler(method), vllm_stub.proposer(method)
     drafter.specdec = type("Drafting", (), {"logits": True})
@@ -99,7 +101,7 @@ def runner_of(world, tokens, rows, scheduled, method="standard", **sampling):
 
 
 def compared(out, p, length=K + 1):
-    """Compare texts, completed to `length` tokens by p [V, V], with their joint distribution."""
+    """Compare texts, completed to `length` tokens by draws from p [V, V], with their joint distribution."""
     model = lambda t: p[t[-1] if t else 0]
     return testing.check_tokens(
         testing.complete_tokens(out, model, length, seed=4), testing.enumerate_law(model, length)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM itself, in the environment of vllm_cpu.sh that SPECDEC_TEST_VLLM names, and its models' distributions."""
+"""vLLM itself, in an environment of vllm_cpu.sh (the folder in SPECDEC_TEST_VLLM), and distributions of its models."""
 
 import json
 import math
@@ -31,7 +31,7 @@ def draft(name, **other):
 
 
 def engine(*jobs, on="1", processes="1", target="target", **more):
-    """Return the outputs of one vLLM process for jobs (speculative config, calls), in float32, and its log."""
+    """Return the outputs of one vLLM process, in float32, for jobs (speculative config, calls), and its log."""
     environment = os.environ | {
         "SPECDEC_VLLM": on,
         "VLLM_ENABLE_V1_MULTIPROCESSING": processes,
@@ -52,15 +52,15 @@ def call(prompts=PROMPTS, seeds=SEEDS, **sampling):
 
 
 def near(a, b):
-    """Return whether two texts are equal. Rows of another batch round differently, so one in ten may differ."""
+    """Return whether all texts but at most one are equal. In another batch rows are rounded differently."""
     return sum(x == y for x, y in zip(a, b, strict=True)) >= len(a) - 1
 
 
 def law_of(prompt, length, temperature, top_k, allowed=None, name="shallow", seen=None, min_p=0.0):
     """Return {ids: probability} of the shallow target's text after a prompt, from transformers' logits in float32.
 
-    With a grammar, only its ids are allowed, the same at every position. seen(z, ids) changes the logits [V] after the
-    text's ids, before the temperature, as a request asks.
+    allowed [V]: the ids that a grammar allows, the same at every position. seen(z, ids): returns the logits z [V] after
+    `ids` with the request's changes, which come before the temperature.
     """
     model = AutoModelForCausalLM.from_pretrained(FOLDER / "models" / name, dtype=torch.float32)
     law = {(): 1.0}
@@ -82,7 +82,7 @@ def law_of(prompt, length, temperature, top_k, allowed=None, name="shallow", see
 
 
 def projected(law, places):
-    """Return the distribution of the tokens at these places."""
+    """Return the joint distribution of the tokens at these places."""
     found = Counter()
     for ids, mass in law.items():
         found[tuple(ids[i] for i in places)] += mass
@@ -90,9 +90,9 @@ def projected(law, places):
 
 
 def checked(answer, exact, name):
-    """Compare tokens 2 and 3 and their pair, of N texts, with their distribution, and print the power of the test.
+    """Compare tokens 2 and 3, and their pair, with their distributions, and print the power of each test.
 
-    Return the counts of the pairs and their report.
+    Return the counts of the pairs, and the report of their test.
     """
     for places in ([1], [2], [1, 2]):
         seen = Counter(tuple(ids[i] for i in places) for ids in answer)

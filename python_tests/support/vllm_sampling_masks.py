@@ -19,7 +19,7 @@ def step(V, K, seed=0):
 
 
 def kept(mask, b, i):
-    """Return the ids that row i of request b kept, as vLLM reads a mask, and by its bits."""
+    """Return the ids that row i of request b kept, twice: as vLLM reads the mask, and from its bits."""
     row = b * mask.rows_per_request + i
     n = int(mask.counts[row])
     bits = np.unpackbits(mask.packed_mask[row].numpy(), count=mask.vocab_size, bitorder="little")
@@ -28,6 +28,6 @@ def kept(mask, b, i):
 
 
 def lists(mask):
-    """Return the contents of a mask for the tokens that were emitted."""
+    """Return the ids that a mask keeps in the row of each emitted token of step(37, 3)."""
     sampled = step(37, 3)[2].tolist()
     return tuple(kept(mask, b, i)[0] for b, n in enumerate(sampled) for i in range(n))

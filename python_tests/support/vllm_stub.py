@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of vLLM that the plugin uses, written by hand after vLLM 0.32: enough to draft and verify a batch without
-it."""
+"""Stand-ins for the parts of vLLM 0.32 that the plugin uses, to draft and verify a batch without vLLM."""
 
 import sys
 from collections import namedtuple
@@ -16,7 +15,7 @@ Logprobs = namedtuple("Logprobs", "ids logprobs ranks cu_num cu_num_tensor", def
 
 
 def metadata(num_draft, drafts):
-    """SpecDecodeMetadata: ids [D] of requests with this many drafts each, and the positions of their rows [D+B]."""
+    """Return SpecDecodeMetadata of requests with num_draft drafts each: their ids [D] and the indices of rows [D+B]."""
     sampled = torch.tensor(num_draft, dtype=torch.int32) + 1
     ends = sampled.cumsum(0, dtype=torch.int32)
     bonus = torch.zeros(int(ends[-1]), dtype=torch.bool).index_fill(0, (ends - 1).long(), True)
@@ -33,8 +32,7 @@ def metadata(num_draft, drafts):
 
 
 def sampling(B, temperature=1.0, top_k=None, top_p=None, seeds=None, min_p=0.0, **other):
-    """SamplingMetadata of B requests that sample, with vLLM's processors. They are idle, except for min-p if it is
-    given."""
+    """Return SamplingMetadata of B requests that sample. vLLM's processors are idle, except min-p if it is given."""
     generators = {b: torch.Generator().manual_seed(seed) for b, seed in (seeds or {}).items()}
     idle = SimpleNamespace(
         argmax_invariant=[SimpleNamespace(min_p_count=B if min_p else 0, min_p=torch.full((B, 1), min_p))],
@@ -63,7 +61,7 @@ def sampling(B, temperature=1.0, top_k=None, top_p=None, seeds=None, min_p=0.0, 
 
 
 def rejection_sampler(method="standard"):
-    """RejectionSampler as `verify.made` leaves it."""
+    """Return a RejectionSampler as `verify.made` leaves it."""
     return SimpleNamespace(
         is_processed_logprobs_mode=False,
         is_logits_logprobs_mode=False,
@@ -74,7 +72,7 @@ def rejection_sampler(method="standard"):
 
 
 def proposer(method="standard"):
-    """SpecDecodeBaseProposer of a draft model that samples."""
+    """Return the SpecDecodeBaseProposer of a draft model that samples."""
     config = SimpleNamespace(rejection_sample_method=method, draft_sample_method="probabilistic")
     return SimpleNamespace(
         _enable_probabilistic_draft_probs=method == "standard", speculative_config=config, uses_mrope=False
@@ -82,8 +80,11 @@ def proposer(method="standard"):
 
 
 def runner(sampler, drafter, positions, sampling_metadata, tokens=None, rows=None):
-    """GPUModelRunner in a step: the positions of the scheduled tokens (here, of the rows), and the output of the
-    drafter in the step before, tokens [B, K] and their rows [B, K, V]."""
+    """Return a GPUModelRunner in a step.
+
+    positions: those of the scheduled tokens, here of the rows. tokens [B, K], rows [B, K, V]: the drafter's output in
+    the step before.
+    """
     requests = [f"request {b}" for b in range(sampling_metadata.temperature.size(0))]
     return SimpleNamespace(
         rejection_sampler=sampler,
@@ -100,13 +101,13 @@ def runner(sampler, drafter, positions, sampling_metadata, tokens=None, rows=Non
 
 
 def step(metadata, offset, kind="logits"):
-    """Return the arguments of the plugin's rejection sampler in a step in which nothing was cut. Draft i has row i."""
+    """Return the plugin's Step for a step in which no draft was cut. Draft i has row i."""
     drafts = cut.Drafts(metadata, None, torch.arange(metadata.draft_token_ids.size(0)))
     return verify.Step(offset, kind, metadata, drafts, np.zeros(len(metadata.num_draft_tokens), dtype=bool))
 
 
 def sample(runner, logits, spec_decode_metadata):
-    """GPUModelRunner._sample with the plugin's functions. Returns None for a step that is left to vLLM's sampler."""
+    """Run GPUModelRunner._sample with the plugin's functions; return None if the step is left to vLLM's sampler."""
 
     def upstream(self, logits, metadata):
         if metadata is None:
@@ -122,8 +123,10 @@ def sampling_of(runner):
 
 
 def own_forward(self, metadata, draft_probs, logits, sampling_metadata):
-    """RejectionSampler.forward as in vLLM: draws bonus tokens first, scales the rows, then calls rejection_sample,
-    without filters or processors. Each token's row number stands for its logprobs."""
+    """Run RejectionSampler.forward as in vLLM: scale the rows, draw bonus tokens, then call rejection_sample.
+
+    There are no filters or processors. The index of a token's row stands for its logprobs.
+    """
     B, ends = len(metadata.num_draft_tokens), metadata.cu_num_sampled_tokens
     counts = torch.tensor(metadata.num_draft_tokens)
     scaled = logits.double() / sampling_metadata.temperature.repeat_interleave(counts + 1)[:, None]
@@ -147,7 +150,7 @@ def own_forward(self, metadata, draft_probs, logits, sampling_metadata):
 
 
 def modules(monkeypatch):
-    """Put stubs of vLLM's modules into sys.modules, with the classes that the plugin makes."""
+    """Put stubs of vLLM's modules into sys.modules, with the classes of the objects that the plugin makes."""
     for name in ("vllm", "vllm.v1", "vllm.v1.outputs", "vllm.v1.spec_decode", "vllm.v1.spec_decode.metadata"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     sys.modules["vllm.v1.outputs"].SamplerOutput = SimpleNamespace

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's own V2 sampler and rejection sampler on CPU tensors, its Triton kernels interpreted.
 
-Run as a program in vLLM's environment it verifies the step in a file, with the plugin and without, and saves both.
+As a program, run in vLLM's environment, it has two modes: `verify` verifies the steps in a file, without the plugin and
+with it, and saves both results; `draft` draws drafts with the plugin.
 """
 
 import sys
@@ -11,7 +12,7 @@ import torch
 
 
 def prepare():
-    """Import vLLM's modules. Triton has no CPU backend; its interpreter has no libdevice and cannot run top-k's."""
+    """Import vLLM's modules, with stand-ins where they need a GPU or what Triton's interpreter lacks."""
     import triton
     import triton.language as tl
     from triton.runtime import interpreter
@@ -33,8 +34,10 @@ def prepare():
 
 
 def hasten(interpreter, tl):
-    """Have the interpreter change triton.language once for each launch, not for each call in it, and not check sums for
-    overflow: half of its time."""
+    """Make the interpreter patch triton.language once per launch, not for each call in it, without overflow checks.
+
+    This halves its time.
+    """
     change, every = interpreter._patch_lang, SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
     interpreter._patch_lang = lambda function: change(every)
     interpreter.InterpretedFunction.__call__ = lambda self, *args, **named: self.rewrite()(*args, **named)
@@ -42,7 +45,7 @@ def hasten(interpreter, tl):
 
 
 def with_bool_masks(kept, place):
-    """Wrap the interpreter's masked load or store: it takes no mask that was combined from a block and one number."""
+    """Wrap the interpreter's masked load or store, which fails for a mask combined from a block and a number."""
 
     def access(self, *given):
         given[place].data = given[place].data.astype(bool)
@@ -60,7 +63,7 @@ def _log1p(tl):
 
 
 def sampler(requests, slots, S, V, K):
-    """Return vLLM's Sampler, in which these requests are in these slots of S."""
+    """Return vLLM's Sampler with these requests in these of its S slots."""
     from support.vllm_v2_sampler import END, NATURAL_END, START, full
     from vllm.sampling_params import SamplingParams
     from vllm.v1.worker.gpu.sample.sampler import Sampler
@@ -103,13 +106,13 @@ def rejection_sampler(of, K, method):
 
 
 def verified(step, method):
-    """Return what vLLM's classes make of a step, and their sampler."""
+    """Verify a step with vLLM's classes; return their sampler and the result."""
     of = sampler(step["requests"], step["slots"], len(step["slots"]) + 9, step["V"], step["K"])
     return of, rejection_sampler(of, step["K"], method)._verify(**step["args"])
 
 
 def main(steps, out):
-    """Verify each step by vLLM ("theirs"), then by the plugin ("mine"), which also gives its rows."""
+    """Verify each step by vLLM ("theirs"), then by the plugin ("mine"); save both, and the plugin's rows."""
     steps = torch.load(steps)
     prepare()
     for step in steps:
@@ -140,10 +143,10 @@ def plain(rows):
 
 
 def drafted(step, out):
-    """Draw drafts by vLLM's drafter with the plugin: save the tokens, the rows that were kept, and what is patched."""
+    """Draw drafts by vLLM's drafter with the plugin; save the tokens, the kept rows and the names of patches."""
     step = torch.load(step)
     prepare()
-    import vllm.v1.worker.gpu.model_runner  # noqa: F401  # as the worker does, before it makes the sampler
+    import vllm.v1.worker.gpu.model_runner  # noqa: F401  # imported before the sampler is made, as in vLLM's worker
     from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 
     from specdec_kernels.integrations import vllm as plugin

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sampler of vLLM's V2 model runner, whose tensors are by request slot, and the rows that its requests ask for.
+"""A stand-in for the sampler of vLLM's V2 model runner, whose tensors are indexed by request slot.
 
-A request is a dict of SamplingParams' arguments, and: "prompt", "output" and "drafts" (tokens), "grammar" (whether it
-has one). `sampler` makes a stand-in for vLLM's Sampler, and `written` applies a request to one row, by loops.
+A request is a dict of arguments of SamplingParams, with "prompt", "output" and "drafts" (tokens) and "grammar" (whether
+it has one). `sampler` makes the stand-in. `written` applies a request's parameters to one row, by loops.
 """
 
 import math
@@ -15,7 +15,7 @@ import torch
 
 from specdec_kernels.integrations.vllm import verify_v2, views_v2
 
-START, END, NATURAL_END = [3, 4], [5, 6, 7], [6, 7]  # markers of a thought
+START, END, NATURAL_END = [3, 4], [5, 6, 7], [6, 7]  # tokens that begin and end a thought
 OFF = {
     "temperature": 1.0,
     "top_k": 0,
@@ -36,7 +36,7 @@ OFF = {
     "seed": 0,
 }
 
-# a batch in which every request asks for something else, and the sizes of its step
+# A batch in which every request has other parameters, and the sizes of its step
 V, K = 70, 3
 
 MIXED = [
@@ -71,7 +71,7 @@ Sampler = type("Sampler", (SimpleNamespace,), {})
 def apply_thinking_budget(
     logits, req_ids, expanded, budget, texts, total_len, ids, local, last_start, last_end, scan_pos, start, natural, end
 ):
-    """vLLM's function on no rows: it finds where markers last begin in the committed text."""
+    """Stand in for vLLM's function on no rows, which finds where markers last begin in the committed text."""
     assert len(logits) == len(expanded) == len(ids) == len(local) == 0 and len(scan_pos) == len(texts)
     for slot in req_ids.tolist():
         text = texts[slot, : total_len[slot]].tolist()
@@ -90,14 +90,14 @@ def full(requests):
 
 
 def by_slot(values, slots, S, dtype, fill):
-    """A tensor by slot, on the host and on the device. Slots without a request hold `fill`."""
+    """Return a tensor by slot, on the host and on the device. Slots without a request hold `fill`."""
     x = torch.full((S,), fill, dtype=dtype)
     x[slots] = torch.tensor(values, dtype=dtype)
     return SimpleNamespace(np=x.numpy().copy(), gpu=x)
 
 
 def lists_by_slot(lists, slots, S, width, dtype=torch.int32, stale=9):
-    """Lists by slot, and how many entries each has. What follows a list is another request's."""
+    """Return lists by slot, and how many entries each has. The entries after a list are stale."""
     x = torch.full((S, width), stale, dtype=dtype)
     most = max(map(len, lists))
     x[slots, :most] = torch.tensor([[*values, *[stale] * (most - len(values))] for values in lists], dtype=dtype)
@@ -243,7 +243,7 @@ def batch(requests, slots, logits, draft_logits=None):
 
 
 def rejection_sampler(of, K, method="standard", rates=None):
-    """Return what ``_verify`` is a method of."""
+    """Return a stand-in for vLLM's RejectionSampler, whose method ``_verify`` the plugin replaces."""
     return SimpleNamespace(
         sampler=of,
         num_speculative_steps=K,
@@ -266,9 +266,10 @@ def verify(of, upstream=None, **args):
 
 
 def written(request, drafts, row):
-    """Return a row [V], float32, as the request asks for it after these drafts, before temperature and filters.
+    """Return a row [V], float32, with the request's changes after these drafts, before temperature and filters.
 
-    By vLLM's definitions, one id at a time; a penalty of r divides by r.
+    They are applied as vLLM defines them, one id at a time. Positive logits are divided by the repetition penalty, not
+    multiplied by its inverse.
     """
     request = OFF | request
     f, z = np.float32, row.to(torch.float32).numpy().copy()
@@ -305,7 +306,7 @@ def written(request, drafts, row):
 
 
 def mixed(seed=1):
-    """Return the requests' sampler, slots, and arguments of their step. Slots without a request hold other values."""
+    """Return the sampler, slots and step arguments of MIXED. Slots without a request hold other values."""
     generator = torch.Generator().manual_seed(seed)
     slots = torch.randperm(len(MIXED) + 9, generator=generator)[: len(MIXED)]
     rows = sum(len(r.get("drafts", [])) + 1 for r in MIXED)

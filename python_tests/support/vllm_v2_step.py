@@ -20,10 +20,9 @@ def tables():
 
 
 def step(B, one_hot=False, greedy=False, lengths=None, temperature=0.8, seed=1):
-    """Return vLLM's arguments of one step: drafts drawn from rows by slot, and the target's scaled rows. A token 0 came
-    before.
+    """Return vLLM's arguments of one step: drafts drawn from rows by slot, and the target's scaled rows.
 
-    Slots without a request, and columns after a draft's end, hold NaN.
+    The text before is token 0. Slots without a request, and columns after a draft's end, hold NaN.
     """
     generator = torch.Generator().manual_seed(seed)
     target, drafter = tables()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that ask for everything that acts on rows, and their rows by definition, entry by entry in float32."""
+"""Requests with all parameters that change rows, and their rows by definition, entry by entry in float32."""
 
 from types import SimpleNamespace
 
@@ -12,7 +12,7 @@ KINDS = ("bias", "bad words", "min tokens", "penalties", "allow-list", "grammar"
 
 
 class Budget:
-    """vLLM's ThinkingBudgetStateHolder: bonus rows and other rows of some requests are forced."""
+    """A stand-in for vLLM's ThinkingBudgetStateHolder, which forces a token in some bonus rows and other rows."""
 
     def __init__(self, bonus, others):
         self.forced, self.steps, self.in_spec_mode = {True: bonus, False: others}, 0, True
@@ -24,7 +24,7 @@ class Budget:
         self.steps += 1
 
     def apply_to_logits(self, logits, predict_bonus_token, spec_token_ids):
-        assert self.steps == 1  # of a step, before its rows
+        assert self.steps == 1  # update_state runs once per step, before its rows
         at = self.forced[predict_bonus_token]
         assert all(row < logits.shape[0] for row in at)
         if at:
@@ -34,9 +34,9 @@ class Budget:
 
 
 class Batch:
-    """A step of B requests with random drafts; every kind that is named is asked by about half of them.
+    """A step of B requests with random drafts. About half of them have each kind of parameter in `kinds`.
 
-    rows [R, V] are the model's, masks the grammars' [R, V] or None, of vLLM's layout.
+    rows [R, V] are the model's, in vLLM's layout. grammar: request -> the ids that its grammar allows at each position.
     """
 
     def __init__(self, kinds, B=60, V=37, seed=1, dtype=torch.bfloat16, **sampling):
@@ -70,7 +70,7 @@ class Batch:
         self.sampling = self.metadata_of(sampling)
 
     def words(self, g, b):
-        """Bad words that this request's text completes, at the end of its output or in its draft, and others."""
+        """Return bad words. Some occur in the request's output or draft except for their last token; others do not."""
         text, made = self.output[b] + self.drafts[b], [[int(g.integers(self.V))]]
         for n in (1, 2):
             end = len(self.output[b]) + int(g.integers(0, self.counts[b] + 1))
@@ -107,7 +107,7 @@ class Batch:
         return made
 
     def grammar_output(self):
-        """GrammarOutput in another order than the batch's, and SchedulerOutput."""
+        """Return SchedulerOutput, and GrammarOutput with requests in another order than the batch's."""
         names = [f"request {b}" for b in reversed(self.grammar)]
         masks = np.concatenate([self.grammar[b] for b in reversed(self.grammar)])
         bits = np.packbits(masks, axis=1, bitorder="little")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process in which torch.ops.specdec.* is another backend's: one that replaces the CPU's ops, or that uses a GPU.
+"""A process in which torch.ops.specdec.* belongs to another backend, which replaces the CPU's ops or uses a GPU.
 
 `Worker(name, environment, device).call(function, *args)` runs a module-level function there. Tensors are sent as their
 storage with strides and offset, so that an unaligned row stays unaligned, and arrive on the worker's device. A function
-puts tensors that it makes itself on the device by here(). Exceptions are raised unchanged in the caller. If a worker
-dies or hangs, or its GPU reports an error, its test fails, and the next test gets a new one.
+that makes tensors itself moves them to the device with here(). Exceptions are raised unchanged in the caller. If a
+worker dies or hangs, or its GPU reports an error, its test fails, and the next test gets a new worker.
 """
 
 import contextlib
@@ -105,7 +105,7 @@ def renewed(name, environment):
 
 
 def here(x):
-    """Move what a test makes in this process to its device, as if it had been sent from the other one."""
+    """Move tensors made in this process to its device, as if they had been sent from the caller's process."""
     return x if device == "cpu" else pickle.loads(_dumps(x))
 
 
@@ -114,13 +114,13 @@ def _answer(request):
         function, args, kwargs = pickle.loads(request)
         result = function(*args, **kwargs)
         if device == "cuda":
-            torch.cuda.synchronize()  # an error of a kernel belongs to the call that launched it
+            torch.cuda.synchronize()  # so that a kernel's error is raised in the call that launched it
         return _dumps((True, result))
-    except BaseException as error:  # any error belongs to the test, which prints what is written here
+    except BaseException as error:  # any error fails the test, whose output then has this traceback
         traceback.print_exception(error)
         try:
             return _dumps((False, error))
-        except Exception:  # it cannot be pickled
+        except Exception:  # this error cannot be pickled
             return _dumps((False, RuntimeError(f"{type(error).__name__}: {error}")))
 
 
@@ -134,7 +134,7 @@ def specialisations_run():
 
 
 def serve(name, where, descriptor):
-    """Serve calls until the other side is gone."""
+    """Serve calls until the caller closes the pipe."""
     global device
     faulthandler.enable()
     torch.set_num_threads(1)

@@ -13,7 +13,7 @@ AT_ONCE = 20  # calls in one request to a worker, whose time is limited: support
 
 
 def negated(x):
-    """Return rows [..., V] with the layout of x, in their own memory."""
+    """Return x [..., V] with the view applied, in the same layout and its own memory."""
     y = x.new_empty(0).set_(x.untyped_storage().clone(), x.storage_offset(), x.size(), x.stride())
     once = y[tuple(slice(0, 1) if step == 0 else slice(None) for step in y.stride())]
     once[..., 1::2].neg_()
@@ -33,7 +33,7 @@ def written_out(op, arguments):
 
 
 def answers(backend, calls, view):
-    """Return a digest of the results for each (op, arguments). view: with the view applied to rows."""
+    """Return a digest of the results of each (op, arguments). view: whether to apply the view to rows first."""
     found = []
     for i in range(0, len(calls), AT_ONCE):
         found += backends.there(backend, answers_here, backend, calls[i : i + AT_ONCE], view)
@@ -41,7 +41,7 @@ def answers(backend, calls, view):
 
 
 def ops_that_change(backend, calls, wanted):
-    """Return the ops that, for some call on rows as they lie, do not give what is wanted."""
+    """Return the ops with a call whose results on unchanged rows are not those in `wanted`."""
     changed = set()
     for call, want in zip(calls, wanted, strict=True):
         if call[0] not in changed and answers(backend, [call], False) != [want]:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of docs/wrong_rules.md, each with a small model and the right rule: the reference's distribution, and a
-verifier that calls our op."""
+"""The rules of docs/wrong_rules.md, each with a small model and the right rule.
+
+The right rule is given twice: as the reference's distribution, and as a verifier that calls our op.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -50,7 +52,7 @@ def law_of_star(children, p, q):
 
 
 def one_coin(step):
-    """Toss the coin once a position, and hand over the row under its mask."""
+    """Verify with our op, with one random bit per position, which decides whether the filter masks the row."""
     masks = torch.tensor([[0b1111], [0b1100]], dtype=torch.int32)  # of ROWS[0]
     on = torch.from_numpy(np.random.default_rng(int(step.seed[0])).integers(2, size=(len(step.seed), 2)))
     logits = torch.from_numpy(wrong.ROWS[0]).log().float().expand(len(on), 2, -1)
@@ -67,7 +69,7 @@ def law_of_one_coin(p, q):
 
 
 def penalised(step):
-    """The op counts the window by itself."""
+    """Verify with our op, which itself counts the drafts before each position for the penalties."""
     ids, counts = (torch.full((1, 1), x, dtype=torch.int32) for x in (-1, 0))
     history = sk.Penalties(presence=1.5, ids=ids, counts=counts, row=torch.zeros(len(step.seed), dtype=torch.int64))
     rows = sk.Rows(step.target_logits, penalties=history)
@@ -78,7 +80,7 @@ def penalised(step):
 
 
 def alone(rule):
-    """Return a rule of rows as a rule of functions of a prefix."""
+    """Return a rule of rows p and q as a rule of p and q as functions of a prefix."""
     return lambda draw, p, q: (rule(draw, p(()), q(())),)
 
 
@@ -88,7 +90,7 @@ class Wrong(NamedTuple):
     rules: dict[str, Callable]
     verify: Callable = wild.right  # the right rule, by our op
     right: Callable = partial(chain_law, gamma=1)
-    length: int = 1  # drafts, and the tokens of the page's table
+    length: int = 1  # number of drafts, and of tokens in the page's table
     transform: Callable = testing.softmax
 
     def sides(self):

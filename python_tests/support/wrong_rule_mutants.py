@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong rules of docs/wrong_rules.md as errors in the sources. view_mutants has the penalties of the first row,
-rule_mutants the block without a cap."""
+"""Wrong rules of docs/wrong_rules.md as errors in the sources.
+
+The penalties of the first row are in view_mutants, and the block without a cap is in rule_mutants.
+"""
 
 import torch
 from support import backends
@@ -26,11 +28,11 @@ def children(backend, tokens, p, u, v, q=None, method="target_only"):
 
 
 def rejected_one_hot_draft(backend):
-    assert chain(backend, [0.5, 0.3, 0.2], 0, None, [0.9, 0.25]) == [[1, -1]]  # .25 of (0, .6, .4)
+    assert chain(backend, [0.5, 0.3, 0.2], 0, None, [0.9, 0.25]) == [[1, -1]]  # residual (0, .6, .4) at .25
 
 
 def forbidden_draft(backend):
-    assert chain(backend, [0.5, 0.5, 0.0], 2, [0.4, 0.1, 0.5], [0.0, 0.4]) == [[1, -1]]  # .4 of (.2, .8, 0)
+    assert chain(backend, [0.5, 0.5, 0.0], 2, [0.4, 0.1, 0.5], [0.0, 0.4]) == [[1, -1]]  # residual (.2, .8, 0) at .4
 
 
 def impossible_draft(backend):
@@ -42,12 +44,12 @@ def impossible_child(backend):
 
 
 def rejected_children(backend):
-    """The last two of 34 are removed, too."""
+    """Check that all of 34 rejected children are removed from the residual, also the last two."""
     assert children(backend, [*range(34)], [1 / 40] * 40, [0.9] * 35, 0.0) == [34]
 
 
 def second_sibling(backend):
-    """After the first rejection nothing is left of token 0."""
+    """Check that a second sibling is tested against the residual, in which nothing is left of token 0."""
     assert children(backend, [0, 0], [0.2, 0.8], [0.5, 0.5, 0.1], 0.5, [0.8, 0.2], "recursive") == [1]
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wrong rules of engines and papers, as docs/wrong_rules.md describes them.
 
-A rule makes every random choice by draw(weights), which returns an id. So one function is both a sampler and, with all
-its choices enumerated, an exact distribution.
+A rule makes every random choice by draw(weights), which returns an id. The same function is a sampler if draw is
+random, and gives the exact distribution if all choices are enumerated.
 """
 
 import random
@@ -38,7 +38,7 @@ def rest(p, q):
 
 
 def verified(draw, p, q, d):
-    """The right test of one draft: return it, or a draw from the residual."""
+    """Test one draft by the right rule; return the draft, or a draw from the residual."""
     return d if coin(draw, p[d] / q[d]) else draw(rest(p, q))
 
 
@@ -61,19 +61,19 @@ TRIED, RECORDED = 34, 32  # the siblings are the ids 0 .. 33
 
 
 def siblings_not_recorded(draw, p, q):
-    d = draw(p)  # one coin against the sums of p over the siblings
+    d = draw(p)  # the same as one uniform that is compared with the sums of p over the siblings
     return d if d < TRIED else draw(np.where(np.arange(len(p)) < RECORDED, 0.0, p))
 
 
 def siblings_not_recorded_total_of_the_tests(draw, p, q):
-    """The residual's total is 1 minus the sum over all siblings, so the search ends before the last ids."""
+    """Take 1 minus the sum over all siblings as the residual's total, so that the search ends before the last ids."""
     d = draw(p)
     cdf = np.where(np.arange(len(p)) < RECORDED, 0.0, p).cumsum()
     return d if d < TRIED else draw(np.diff(np.minimum(cdf, p[TRIED:].sum()), prepend=0.0))
 
 
 def zero_accepted(draw, p, q, bits=24):
-    """Sibling 0 is accepted if coin <= p(0). The coin is a multiple of 2^-bits."""
+    """Accept sibling 0 if u <= p(0), where u is a multiple of 2^-bits."""
     return 0 if coin(draw, p[0] + 2.0**-bits) else draw(rest(p, q))
 
 
@@ -91,7 +91,7 @@ def drawn_in_bfloat16(draw, p, q):
 
 
 def rounded_rest(dtype):
-    """The residual is p times (1 - q / p), and this difference is rounded."""
+    """Return a rule whose residual is p (1 - q / p), with q / p and the difference rounded to `dtype`."""
 
     def rule(draw, p, q):
         d, ratio = draw(q), torch.from_numpy(q / p).clamp(max=1).to(dtype)
@@ -110,7 +110,7 @@ def dropped_if_forbidden(draw, p, q):
     return verified(draw, p, q, d) if p[d] > 0 else draw(p)
 
 
-ROWS = np.array([[0.45, 0.3, 0.15, 0.1], [0.0, 0.0, 0.6, 0.4]])  # without and with a filter that a coin switches on
+ROWS = np.array([[0.45, 0.3, 0.15, 0.1], [0.0, 0.0, 0.6, 0.4]])  # without and with a filter that is on half of the time
 
 
 def coin_tossed_again(draw, p, q):
@@ -122,7 +122,7 @@ TIED = np.array([2.0, 1.7, 1.0])  # logits
 
 
 def near_ties_accepted(shift):
-    """A draft among the two largest logits is accepted if the second is more than .9 of the first."""
+    """Return a rule that accepts the two largest logits if the second is more than .9 times the first."""
 
     def rule(draw, p, q):
         d, z = draw(q), TIED + shift
@@ -136,7 +136,7 @@ def near_ties_accepted(shift):
 
 
 def token_by_token(draw, p, q):
-    """The right rule."""
+    """Verify two drafts by the right rule."""
     tokens = ()
     for _ in range(2):
         d = draw(q(tokens))
@@ -151,7 +151,7 @@ def presence(row, tokens):
 
 
 def committed_counts(draw, p, q):
-    """Every row of the window has the penalties of the first."""
+    """Verify with the penalties of the first row on every row."""
     return token_by_token(draw, lambda prefix: p(()), q)
 
 
@@ -160,8 +160,10 @@ def joint(p, tokens):
 
 
 def block(draw, p, q, capped):
-    """Test both drafts, then the first alone, by the ratio of joint probabilities. Block verification caps the ratio
-    at 1 after each draft."""
+    """Test both drafts, then the first alone, by the ratio of joint probabilities.
+
+    Block verification caps the ratio at 1 after each draft.
+    """
     d = ()
     for _ in range(2):
         d += (draw(q(d)),)
@@ -177,7 +179,7 @@ def block(draw, p, q, capped):
 
 
 def greedy_block(draw, p, q):
-    """No ratio is capped, and the next step's target is left as it is."""
+    """Verify without a cap, and without changing the next step's target."""
     return block(draw, p, q, capped=False)
 
 

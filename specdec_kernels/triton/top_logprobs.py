@@ -20,8 +20,8 @@ def logit_of(rows, n, id, inside):
 
 @launch.kernel
 def scan_orders_kernel(rows, N, num_rows, tokens, m, best, ranks, per_program, S: tl.constexpr):
-    """Write the best order of every chunk, and add to each token's rank the number of the chunk's ids whose logits are
-    at least the token's."""
+    """Write the largest sort key (order_of in core/best_ids.py: logit, then id) of every chunk. Add to each token's
+    rank the number of the chunk's ids whose logits are at least the token's."""
     n = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
     exists = (n < N) & is_present(num_rows, n)
     chunks = chunks_of(rows)
@@ -41,7 +41,7 @@ def scan_orders_kernel(rows, N, num_rows, tokens, m, best, ranks, per_program, S
 def put_logprobs_kernel(
     rows, N, num_rows, source, k, ids, logprobs, ORDERS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Write ln p of the ids in `source` [N, k]. ORDERS: `source` holds orders instead; their ids are written too."""
+    """Write ln p of the ids in `source` [N, k]. ORDERS: `source` holds sort keys; their ids go to `ids`."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     n = at // k
     exists = (n < N) & is_present(num_rows, n)

@@ -9,7 +9,7 @@ namespace cuda_on_cpu {
 
 void copy_async(void* to, const void* from, size_t bytes, size_t zeros, const Site& site);
 void commit_copies();
-// Waits for all groups that the thread committed, except the `newest` last ones.
+// Waits for all groups that the thread committed, except the last `newest` ones.
 void wait_for_copies(size_t newest);
 
 // Called by launches and by the record of accesses.

@@ -15,7 +15,7 @@ enum class State : uint8_t { ready, waiting, exited };
 struct Thread {
   Fiber fiber;
   State state = State::ready;
-  bool waited = true;        // for the launch before
+  bool waited = true;        // whether it has waited for the launch before
   const char* op = nullptr;  // where it waits
   Site site;
   // The calls that lead to where the thread is (checked flavour): a helper with a barrier that is called from two
@@ -55,7 +55,7 @@ class Block {
   Order order;  // of threads
   bool failed = false;
   std::string error;
-  int rank = 0, met = 0;  // in its cluster; how often the cluster has met
+  int rank = 0, met = 0;  // the block's rank in its cluster; how often the cluster has met
 
  private:
   static void entry();

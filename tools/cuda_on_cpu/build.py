@@ -19,10 +19,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CSRC = ROOT / "csrc"
 MODULE = "specdec_cuda_on_cpu"
-TORCH_TARGET = "0x020a000000000000"  # as in setup.py
+TORCH_TARGET = "0x020a000000000000"  # as in build_tools/ninja_file.py
 
 KERNEL_FLAGS = {
-    "fast": "-O1",  # compiles in half the time of -O2 and runs a tenth longer: less in all for the tier `test`
+    "fast": "-O1",  # compiles in half the time of -O2 and runs 10% slower: faster in all for `make test`
     # Without inlining a call stays a call; without SRA aggregates stay whole, so a load of 16 bytes is noted as one.
     "checked": "-O1 -fno-inline -fno-tree-sra -DSPECDEC_CHECKED "
     "-fsanitize=thread,undefined,float-cast-overflow -fno-sanitize=vptr,null",
@@ -83,8 +83,9 @@ def object_of(source):
 def ninja_file(flavour, kernels, common, harness=None, made=None):
     """Return the ninja file of a library.
 
-    kernels: paths of .cu files. common, harness, made: the folders with the objects that flavours share, with those of
-    this flavour, and with the kernels'. The last two are None if this ninja file builds them.
+    kernels: paths of .cu files. common, harness, made: the folders with the objects that both flavours share, with the
+    harness's objects of this flavour, and with the kernels' objects. harness or made is None if this ninja file builds
+    its objects.
     """
     lines = rules(flavour)
     headers = (harness or Path()) / "headers.h"
@@ -125,7 +126,7 @@ def write(path, text):
 
 
 def make(folder, page, jobs):
-    """Build what a ninja file describes; return its folder."""
+    """Run ninja on the file with text `page` in a folder; return the folder."""
     import ninja
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -144,7 +145,7 @@ def build(flavour=None, csrc=CSRC, ops=None, jobs=2):
     """Build the library, compiling only what changed; return its path.
 
     The default flavour is that of SPECDEC_CUDA_ON_CPU, or "fast". ops selects folders of csrc/ops. With an empty
-    selection the library has only the sample kernels, and loading it leaves the process's ops alone.
+    selection the library has only the sample kernels, and loading it replaces no op.
     """
     flavour = flavour or os.environ.get("SPECDEC_CUDA_ON_CPU", "fast")
     if flavour not in KERNEL_FLAGS:
@@ -152,13 +153,14 @@ def build(flavour=None, csrc=CSRC, ops=None, jobs=2):
     csrc, top = Path(csrc).resolve(), ROOT / "build" / "cuda_on_cpu"
     common = make(top / "harness", in_common(), jobs)
     harness = make(top / f"{flavour}-harness", ninja_file(flavour, [], common), jobs)
-    # verify_*, the slowest, first. Without the second copies: here, kernels read rows by id too (csrc/cuda/by_id.h).
+    # verify_*, the slowest to compile, come first. *_by_id_cuda.cu are second copies of kernels, which are not needed
+    # here: on the simulated device the first copies read rows with ids too (csrc/cuda/by_id.h).
     sources = sorted({*csrc.glob("ops/*/*_cuda.cu")} - {*csrc.glob("ops/*/*_by_id_cuda.cu")}, reverse=True)
     kernels = [p for p in sources if ops is None or p.parent.name in ops]
     if not kernels:
         return harness / f"{MODULE}.so"
     made = None
-    if csrc == CSRC:  # a selection of its ops is linked from the objects of all
+    if csrc == CSRC:  # a library of selected ops is linked from the objects of all ops
         made = make(top / flavour, ninja_file(flavour, sources, common, harness), jobs)
         if ops is None:
             return made / f"{MODULE}.so"

@@ -14,7 +14,7 @@ BLOCK_ORDERS = [("ascending", 1), ("descending", 1), ("random", 1)]
 
 @dataclass
 class Count:
-    """The bytes that kernels read of one argument.
+    """The bytes that kernels read from one argument.
 
     Rows are those of the last dimension; arrays have the shape of the dimensions before it. Rows that share their
     memory share their counts.
@@ -46,7 +46,7 @@ def order(module, schedule=("ascending", 1), blocks=("ascending", 1)):
 
 
 def _row_addresses(x):
-    """Return the address of each row of a CPU tensor or an array, [...], and the bytes of one row."""
+    """Return the address of each row of a CPU tensor or array [..., V], with shape [...], and the bytes of a row."""
     if hasattr(x, "data_ptr"):
         size, strides, base, item = tuple(x.shape), x.stride(), x.data_ptr(), x.element_size()
     else:

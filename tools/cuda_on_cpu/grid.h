@@ -26,13 +26,13 @@ struct Position {
 };
 inline Position here;  // of the thread that runs
 
-inline bool launching = false;  // a kernel runs
+inline bool launching = false;  // whether a kernel runs
 // Must be called before a read of device memory. Throws outside of a kernel.
 inline void reads_device() {
   if (!launching) throw std::runtime_error("cuda_on_cpu: the host reads what lies on a device");
 }
 
-// A kernel with its template arguments, for which a launch was compiled. It is listed even if it never runs.
+// A kernel with its template arguments, for which the library contains a launch. It is listed even if it never runs.
 struct Instance {
   Instance(const char* kernel, const char* type);
   std::string name;
@@ -43,13 +43,15 @@ std::vector<Instance*>& instances();
 template <class Name, class Kernel>
 inline Instance compiled{Name{}(), typeid(Kernel).name()};
 
-// Whether a launch begins after the end of the one before, or while that still runs and its threads then wait for it.
+// Whether a launch begins after the launch before it has ended, or while that one still runs. In the second case every
+// thread of the launch must call wait_for_launch().
 enum class After : bool { the_end, the_beginning };
 
 // Runs `body(kernel)` for every thread of every block, on this OS thread; one launch at a time in the process.
 void launch(Instance& instance, int64_t blocks, int64_t threads, After after, void (*body)(void*), void* kernel);
 
-// `Name` is a lambda that returns the kernel's name. So instances follow from types and are listed before any launch.
+// `Name` is the type of a lambda that returns the kernel's name. Types alone define an instance, so all instances are
+// listed before any launch.
 template <class Name, class Kernel>
 void launch(Name, int64_t blocks, int64_t threads, Kernel kernel, After after = After::the_end) {
   launch(compiled<Name, Kernel>, blocks, threads, after, [](void* k) { (*static_cast<Kernel*>(k))(); }, &kernel);
@@ -131,7 +133,7 @@ struct Device {
   // Returns how many clusters of `size` blocks run at once, with one block per SM.
   int active_clusters(int size) const {
     if (!clusters) return 0;
-    if (groups.empty()) return size == 2 && multiprocessors < 2 ? 1 : multiprocessors / size;  // two fit an SM
+    if (groups.empty()) return size == 2 && multiprocessors < 2 ? 1 : multiprocessors / size;  // a lone SM holds two
     int fit = 0;
     for (int sms : groups) fit += sms / size;
     return fit;

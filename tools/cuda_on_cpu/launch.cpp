@@ -24,9 +24,9 @@ std::mutex
 Order block_order, rank_order;
 std::vector<Launch> history;
 int cluster = 0;                     // blocks per cluster, in a launch of clusters
-thread_local bool launched = false;  // since this thread's call of an op began
+thread_local bool launched = false;  // whether this thread's current call of an op has launched a kernel
 
-// Calls set(name, seed) with a variable's value: "random:7" means random with seed 7.
+// Calls set(name, seed) with the value of an environment variable: "random:7" means random with seed 7.
 template <class Set>
 void from_environment(const char* variable, const Set& set) {
   const char* value = std::getenv(variable);

@@ -22,7 +22,7 @@ struct Rank {
   std::vector<char> variables;  // saved while another block runs
   std::vector<char> dynamic;
 };
-constexpr size_t kPage = 1024;  // dynamic memory shares no page with anything else (Races)
+constexpr size_t kPage = 1024;  // the page of Races: dynamic memory shares no such page with anything else
 std::vector<Rank> ranks;
 size_t dynamic_bytes = 0;
 
@@ -90,7 +90,7 @@ void memory_begin_block() {
 static bool looking = false;
 
 void memory_begin_launch(After after) {
-  looking = false;  // an error ended the launch before
+  looking = false;  // still set if an error ended the launch before
   races.begin_launch(specdec_shared_begin, specdec_shared_end, after);
 }
 void memory_warp_met(int warp) { races.warp_met(warp); }

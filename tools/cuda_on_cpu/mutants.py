@@ -11,7 +11,7 @@ from .build import ROOT
 
 
 def mutate(csrc, file, old, new):
-    """Make a copy of the tree `csrc` in which `old`, which occurs once in `file`, is replaced by `new`; return it."""
+    """Copy the tree `csrc` and replace `old`, which must occur once in `file`, by `new`; return the copy's path."""
     csrc = Path(csrc)
     name = hashlib.sha256(f"{csrc} {file} {old} {new}".encode()).hexdigest()[:12]
     copy = ROOT / "build" / "cuda_on_cpu" / "mutants" / name
@@ -30,9 +30,9 @@ class Mutant(NamedTuple):
     file: str
     old: str
     new: str
-    caught: str  # a pattern of the error; "outside": it reads between the rows; "wrong": its result is wrong
+    caught: str  # a pattern of the error; "outside": it reads between rows; "wrong": only its result is wrong
     op: str = "row_stats"  # the op that shows the error
-    # Another mutant tests the same. It runs only with SPECDEC_THOROUGH=1, since each takes half a minute to compile.
+    # Runs only with SPECDEC_THOROUGH=1: another mutant tests the same, and each takes half a minute to compile.
     thorough: bool = False
 
 
@@ -43,7 +43,7 @@ SPECIAL, REDUCE, END = "cuda/special_chunks.cuh", "cuda/chunk_reduce.cuh", "ops/
 DRAW = "cuda/chunk_draw.cuh"
 PAIR, SEARCH = "cuda/pair_search.cuh", "ops/kseq_rho/kseq_rho_cuda.cu"
 TEAM, WALK = "cuda/residual_executor.cuh", "ops/verify_tree/walk.h"
-NEVER_WRITTEN = "undefined|uninitialised|misaligned|wrong"  # what a mutant reads
+NEVER_WRITTEN = "undefined|uninitialised|misaligned|wrong"  # errors of a mutant that reads unwritten memory
 
 MUTANTS = {
     "barrier removed": Mutant(

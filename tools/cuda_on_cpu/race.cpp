@@ -174,8 +174,8 @@ void Races::check_recent(const Mark& old, bool old_reads, uintptr_t address, Acc
        why);
 }
 
-// Checks a load through L1 by a launch that began while the one before ran, after it has waited. If the one before
-// loaded a line and then wrote to it, nothing invalidates the old line in L1.
+// Checks a load through L1 by a thread that has waited for the launch before, which ran at the same time. If that
+// launch loaded a line and then wrote to it, L1 may still hold the old line, since nothing invalidates it.
 void Races::check_stale(const Cell& cell) const {
   const auto before = [&](const Mark& m) { return m.block >= overlaps_ && m.block < launch_; };
   if (!before(cell.write)) return;

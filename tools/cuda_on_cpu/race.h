@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds accesses that nothing orders. Within a block, barriers order all threads, and warp intrinsics the lanes of the
-// warp. Between the blocks of a launch only this sequence orders: one block writes, calls __threadfence and makes an
-// atomic; the other makes an atomic on the same address, and then reads past L1.
+// Finds data races: conflicting accesses that nothing orders. Within a block, barriers order all threads, and warp
+// intrinsics order the lanes of the warp. Between the blocks of a launch only this sequence orders: one block writes,
+// calls __threadfence and makes an atomic; the other makes an atomic on the same address, and then reads past L1.
 #pragma once
 
 #include <map>
@@ -29,8 +29,9 @@ struct Cell {
 
 // What a thread's atomic makes visible to threads that see its result.
 struct Release {
-  unsigned block, thread, time, epoch;      // epoch: the time of the block's last barrier before it
-  unsigned fence, fence_epoch, fence_warp;  // of the thread's last fence, and of the last meetings before that
+  unsigned block, thread, time, epoch;  // epoch: the time of the block's last barrier before it
+  // The times of the thread's last fence, and of its block's last barrier and its warp's last intrinsic before that.
+  unsigned fence, fence_epoch, fence_warp;
   std::shared_ptr<const std::vector<unsigned>> fences;  // each thread's last fence before the block's last barrier
   bool covers_write(const Mark& m) const;
   bool covers_read(const Mark& m) const { return m.thread == thread || m.time < epoch; }

@@ -19,7 +19,7 @@ NUMBERS = {
 
 
 def codes(op: str, name: str) -> str:
-    """Return the words that the values of an int argument stand for."""
+    """Return the values of an int argument that is a code, each with its meaning."""
     methods = registry.CHAIN_METHODS if op == "verify_chain" else registry.TREE_METHODS
     known = {
         "kind": registry.ROW_KINDS,

@@ -157,8 +157,10 @@ def acceptance():
 
 
 def recorded(machine, op, case):
-    """Of the newest recorded benchmark on a machine: its date, its first lines, and [(what the pattern finds in a case,
-    how many times as long each peer takes)]."""
+    """Return (date, first lines, cases) of the newest recorded benchmark on a machine.
+
+    cases: [(the groups of the pattern `case`, peer -> its time divided by ours)] for each case of `op` that matches.
+    """
     path = max((ROOT / "bench/results").glob(f"*-{machine}-*/bench.csv"))
     results = read(path)
     of_op = [row for row in results.rows if row["op"] == op]
@@ -167,8 +169,7 @@ def recorded(machine, op, case):
 
 
 def beside(y, label, bars, unit):
-    """How many times as long as ours others take, a bar each: (colour, times), from x = 88 on. Numbers stand to the
-    right of the line at 1."""
+    """Draw a bar from x = 88 for each (colour, peer's time divided by ours). Numbers are right of the line at 1."""
     parts = [text(16, y + 7 * len(bars) + 4, label)]
     for i, (kind, times) in enumerate(bars):
         shown = f"{times:.1f}" if times >= 1 else f"{times:.2f}"
@@ -178,7 +179,7 @@ def beside(y, label, bars, unit):
 
 
 def speed():
-    """verify_chain beside vLLM's and SGLang's kernels, by vocabulary and batch."""
+    """Draw the times of vLLM's and SGLang's kernels as multiples of verify_chain's, by vocabulary and batch."""
     date, told, cases = recorded("h200", "verify_chain", r"B=(\d+) V=(\d+) bf16 stats T=\.7")
     peers, unit, y = (("vllm", "new"), ("sglang", "keep")), 25, 106
     parts = [text(16, 28, "Times as long as verify_chain takes", "bold")]

@@ -23,10 +23,10 @@ WARPS = headers.constant(LAUNCH, "kThreads") // 32
 FEW_POSITIONS = headers.constant(SMALL_BATCH, "kFewPositions")
 MOST_OF_REQUEST = headers.constant(SMALL_BATCH, "kMostOfRequest")
 
-# tail -> the constants that it is made of. If a tail has few choices, by itself or in a plain call (plain_call.py), its
-# longest path is about what runs: these are COUNTED. A test after computing stats, and a draw with or without
-# replacement, have more choices, so their constants are kept, and the counts are printed beside them. The count of a
-# tail with a single constant replaces that constant everywhere: the same code makes a row's four floats in each op.
+# tail -> the constants that add up to its time. A tail is the serial code before or after a block's loop (tails.py). A
+# tail in COUNTED has few branches, at least in a plain call (plain_call.py). Its longest path is then about what runs,
+# so the count replaces the constants. The tails that are not in COUNTED have more branches: a test of a draft after
+# computing stats, and a draw with or without replacement. They keep the constants, and `predict` prints the counts too.
 TAILS = {
     "row_stats begin": ("prologue",),
     "row_stats report": ("fence", "atomic"),
@@ -47,13 +47,14 @@ TAILS = {
     "finish rest": ("draw",),
 }
 COUNTED = set(TAILS) - {"sample rest", "judge rest"}
-TURNS = {"search begin", "search turn", "search rest"}  # of kseq_rho; no constants stand for them one by one
-# Tails that run once or a few times on an SM, so their code comes from L2. Code that every block runs is there already.
+TURNS = {"search begin", "search turn", "search rest"}  # tails of kseq_rho, which have no constants of their own
+# Tails that run once or a few times on an SM, so their code is fetched from L2. Code that every block runs is cached.
 FETCHED = {name for name in [*TAILS, *TURNS] if name.endswith("rest")} | {
     "verify ahead",
     "verify begin",
     "search begin",
 }
+# constant -> the tail whose count replaces it in every other tail, since all ops share this code
 STANDS_FOR = {"law": "row_stats rest", "draw": "finish rest"}
 
 
@@ -65,7 +66,7 @@ class Setting:
         self.memory, self.groups = GPUS[gpu].memory, GPUS[gpu].gpcs
 
     def counted(self, name: str) -> float | None:
-        """Return the clocks of a tail as counted, with the fetch of its code if it is in FETCHED; None if not taken."""
+        """Return the counted clocks of a tail, with its code's fetch if it is in FETCHED; None if it has no count."""
         tail = self.costs.tails.get(name) if name in COUNTED | TURNS else None
         if not tail:
             return None
@@ -132,7 +133,7 @@ def verify_chain(
 
 
 def is_small(B: int, G: int) -> bool:
-    """Return whether a batch has few positions, and takes the launches for small batches."""
+    """Return whether a batch has so few positions that it takes the launches for small batches."""
     return G < MOST_OF_REQUEST and B * (G + 1) <= FEW_POSITIONS
 
 
@@ -161,7 +162,7 @@ def _judge_rows(s: Setting, stop: list[int], B: int, G: int, V: int, item: int, 
 
 
 def _scan_positions(s: Setting, B: int, G: int, V: int, item: int, sides: int) -> Run:
-    """Simulate the first launch of a small batch: all rows are read, and nothing follows a chunk."""
+    """Simulate the first launch of a small batch: blocks read all rows, and do nothing after their last chunk."""
     chunks, per_warp, blocks = grid(B * (G + 1), V)
 
     def block(k: int) -> Block:
@@ -178,13 +179,13 @@ def _last_launch(
 ) -> float:
     """Return the microseconds from the end of the first launch to the end of the last one.
 
-    name: "finish", or "verify", whose blocks first compute stats and test drafts, one warp per position. It begins when
-    the last block of the first launch has begun. As many of its blocks as there is room for do their part before the
-    wait (`verify ahead`) meanwhile.
+    name: "finish", or "verify", whose blocks first compute stats and test drafts, one warp per position. The last
+    launch begins when the last block of the first has begun. While the first still runs, the blocks that fit on the SMs
+    run their part before the wait (`verify ahead`).
     """
     chunks, per_warp, blocks = grid(B, V, pair_chunks_per_warp)
     read = sum(i + 1 for i in stop) * V * item
-    warm = min(1.0, 0.8 * s.c["l2"] / max(read, 1))  # of the row at the stop: the share still in L2
+    warm = min(1.0, 0.8 * s.c["l2"] / max(read, 1))  # share of the row at the stop that is still in L2
     if one_hot:  # one block reads the row's chunk sums, and sums one chunk again
         blocks = 1
     done: Counter[int] = Counter()

@@ -2,7 +2,7 @@
 """Comparison of bench.run's measurements on a GPU with the model's predictions.
 
 Only rows that were timed as replays of a CUDA graph, on a GPU that the model has, are compared. Each call is then one
-of many, so the gap to the call before counts instead of the first launch and the last event.
+of many in a graph. So its prediction has the gap after the call before, in place of a first launch and a last event.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Results:
 
     @property
     def gpu(self) -> str | None:
-        """Return the model's name of the GPU; None if there was none, or one that the model does not have."""
+        """Return the GPU's name in GPUS; None if there was no GPU, or one that the model does not have."""
         return next((name for name in GPUS if name in self.about.get("GPU", "")), None)
 
 
@@ -44,7 +44,7 @@ def read(path: Path) -> Results:
 
 
 def known(op: str, label: str) -> Us | None:
-    """Return the model's time of a benchmark case; None unless its rows are bf16 without filters and it is modelled."""
+    """Return a function that predicts a benchmark case; None if it is not modelled. Only plain bf16 rows are."""
     if op == "verify_chain":
         m = re.fullmatch(r"B=(\d+) V=(\d+) bf16( stats| one-hot)?(?: T=[\d.]+)?( all accepted)?", label)
         if m and int(m[2]) > calls.CHUNK:

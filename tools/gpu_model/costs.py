@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The costs that the model of calls takes from analysed loops, which it finds by op, rows and MUFU.
+"""The costs of loops and tails that predictions use, taken from the kernels' machine code.
+
+A loop is found by its op, its number of rows and its MUFU instructions.
 
 Costs are per chunk of 1,024 bf16 entries, 2 KB per row.
 """
@@ -50,7 +52,7 @@ OTHERWISE = {  # for a library without the kernel
     "unders": Pass(64, 676, 16, 2),
     "kept": Pass(128, 213, 16, 1),  # as "unders", on weights in shared memory: counted in kseq_rho::search of sm_90
 }
-PER_CHUNK = {1: 20, 2: 40}  # instructions beside the loop's: indices, a warp's reduction, two stores
+PER_CHUNK = {1: 20, 2: 40}  # rows -> instructions per chunk outside the loop: indices, a warp's reduction, two stores
 NOT_A_CHAIN = ("requests::", "rule", "tree", "positions")
 
 Wanted = Callable[[dict, dict], bool]

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serial tails: what a block runs before and after its streaming loop, counted from SASS on the longest path.
 
-A path goes through each loop once. Two kinds of code that a plain call of V = 151,936 does not run are avoided if there
-is a way around: loops that compilers unrolled over several chunks per thread (with four loads from global memory or
-more, none of them wide), since 149 chunks are fewer than a block's 256 threads; and passes over whole rows, which are
-fallbacks in tails. A routine of ours is followed where it is called, unless it is a fallback (FALLBACKS). Routines that
-compilers add, slow paths of division and of square roots in double, count as one instruction.
+A path goes through each loop once. A plain call of V = 151,936 does not run two kinds of code, so paths avoid them if
+there is a way around:
 
-The longest path may still take everything at once: rows by index, padding, a rule, each way of a draw. If a tail has
-such choices, the path is an upper bound, too large by a factor of three to five. If it has few, the path is what runs,
-within a tenth or two. ``calls.COUNTED`` has the tails that predictions take.
+- Loops that compilers unrolled over several chunks per thread (with four or more loads from global memory, none of them
+  wide). A row's 149 chunks are fewer than a block's 256 threads.
+- Passes over whole rows, which are fallbacks in tails.
+
+A routine of ours is followed where it is called, unless it is a fallback (FALLBACKS). Routines that compilers add (the
+slow paths of division and of square roots in double) count as one instruction.
+
+The longest path may still take all options at once: rows by index, padding, a rule, each way of a draw. For a tail with
+such options the path is an upper bound, too large by a factor of three to five. For a tail with few, the path is what
+runs, within 10 to 20%. ``calls.COUNTED`` has the tails whose counts predictions use.
 
 Clocks are those of a single warp that issues in order: each instruction waits for its registers and predicates, then
-for its turn. Fetching code that a tail runs once is added, line by line (CONSTANTS["fetch"]). Other warps of the SM and
+for its turn. The fetch of code that a tail runs once is added per line (CONSTANTS["fetch"]). Other warps of the SM and
 bank conflicts are not modelled.
 """
 
@@ -41,7 +45,7 @@ FALLBACKS = "invalid_stats|target_sum|target_draw"  # for invalid rows, and resi
 
 LINE = 128  # bytes of code that are fetched at once
 ITEMS = 4  # a loop with this many loads per iteration counts as unrolled
-DETOUR = 1e9  # clocks by which an avoided block is worse, so that any way around it is taken
+DETOUR = 1e9  # clocks added to an avoided block, so that any way around it is shorter
 
 CLOCKS: dict[str, tuple[Band, str]] = {  # class -> (kind, middle, hard), source in constants.SOURCES
     "alu": ((4, 5, 6), "S6 S8"),
@@ -141,8 +145,8 @@ class Tails:
     def __init__(self, g: Graph, routines: dict[int, str] | None = None, whole: Graph | None = None) -> None:
         """Prepare the tails of a kernel.
 
-        routines: the functions of ours that it calls, by address. whole: the graph with the paths that are closed in
-        `g`, from which its loops are taken.
+        routines: the functions of ours that it calls, by address. whole: the complete graph, if `g` lacks the edges
+        that a plain call never takes; unrolled loops are looked up in it.
         """
         self.g, self._whole = g, whole or g
         self._routines = {at for at, name in (routines or {}).items() if not re.search(FALLBACKS, name)}
@@ -203,8 +207,8 @@ class Tails:
     def around(self, at: int) -> dict[str, dict]:
         """Return the tails around the streaming loop at this address.
 
-        ahead: before the block waits for the launch before. begin: from there to the loop. report: from the loop to the
-        ticket that finds the last block. rest: what the last block then runs.
+        ahead: up to the wait for the launch before. begin: from there to the loop. report: from the loop to the ticket
+        that finds the last block. rest: what the last block then runs.
         """
         g = self.g
         header = next(b for b in range(len(g.spans)) if g.address(b) == at)

@@ -2,7 +2,7 @@
 """Predictions of kseq_rho, in which a cluster of blocks, or one block, makes passes over V in sequence.
 
 Warps run in lock step. An iteration takes its memory latencies, then its instructions, with two warps per scheduler.
-The clocks of one-thread work in between are counted, since its turns are all alike.
+The clocks of one-thread work between passes are counted, since all turns of the kernel's search are alike.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tools.gpu_model.calls import CHUNK, WARPS, Setting
 REDUCTION = 1400  # clocks of a block's reduction after each pass: assumed
 SHARED = 30  # clocks until shared memory answers: 23 to 33 in published microbenchmarks of sm_70 to sm_90
 WIDEST = headers.constant("cuda/cluster_launch.h", "kLargestCluster")
-ROOM, FIXED, CHUNK_KEPT = 227 * 1024, 8192, 2 * 4 * CHUNK  # bytes a block: in all, tables, a chunk's weights of a pair
+ROOM, FIXED, CHUNK_KEPT = 227 * 1024, 8192, 2 * 4 * CHUNK  # bytes: of a block, of tables, of a pair's chunk
 MEMORY, L2, KEPT = "memory", "L2", "shared memory"  # where a pass finds its rows, or the weights that it kept
 
 

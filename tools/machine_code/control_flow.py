@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tools.machine_code.instructions import Code
 
-TOP = -1  # above every root
+TOP = -1  # the immediate dominator of every root
 
 
 class Graph:
-    """The control-flow graph of a kernel. Blocks are numbers; `spans[b]` is [first instruction, one past the last)."""
+    """The control-flow graph of a kernel. Blocks are numbers; `spans[b]` is (first instruction, one past the last)."""
 
     def __init__(self, code: Code, targets: dict[int, list[int]] | None = None) -> None:
         self.code = code

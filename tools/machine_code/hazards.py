@@ -3,7 +3,7 @@
 
 CS2R clears two registers. ptxas 13.0 keeps at least six cycles between it and an arithmetic instruction that reads one
 of them. It does not if an instruction between the two writes the same registers under a predicate, as for
-``condition ? address : nullptr``. With five cycles an H200 read the old value, and took a null pointer for another one.
+``condition ? address : nullptr``. With five cycles an H200 read the old value, so that a null pointer seemed valid.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def early_reads(code: Iterable[Instruction]) -> list[Instruction]:
                 found.append(x)
             if not x.guard:
                 since = {register: cycles for register, cycles in since.items() if register not in writes}
-            if x.word == "CS2R":  # .32 is faster
+            if x.word == "CS2R":  # not CS2R.32, whose result is ready earlier
                 since |= dict.fromkeys(writes, 0)
         since = {register: cycles + x.stall for register, cycles in since.items() if cycles + x.stall < CYCLES}
     return found

@@ -135,9 +135,9 @@ def hot_state(states: Iterable[State]) -> State | None:
     """Return the state of a 16-bit row whose exponentials are all computed: most entries unpacked per byte, then most
     MUFU per byte, then most bytes.
 
-    Two bytes hold one entry, so a path that runs has at most one MUFU and one unpacked entry for each, and a few of
-    other things. A state with more takes both sides of one condition and never runs. If no other state is left, it is
-    the one with the fewest MUFU per byte.
+    Two bytes hold one entry, so a path that runs has at most one MUFU and one unpacked entry per two bytes, plus a few
+    from other code. A state with more takes both sides of one condition and never runs. If all states have more, the
+    one with the fewest MUFU per byte is returned.
     """
     some = [s for s in states if s[0] > 0]
     if not some:

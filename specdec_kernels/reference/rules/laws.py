@@ -8,7 +8,9 @@ from ... import registry
 from . import cascades, lossy
 from .pair import DEFER
 
-LAWS = {  # name: (function Pair -> Mix, the rows of which every entry must be valid: "pq", or "" for none)
+# name: (function Pair -> Mix, reads). reads "pq": the rule sums over both rows, so all their entries must be valid. "":
+# it reads entry d alone, so invalid entries elsewhere in a draft's row of probabilities do not matter.
+LAWS = {
     name: (getattr(cascades, name), "pq") if hasattr(cascades, name) else (getattr(lossy, name), "")
     for name in registry.LAWS
 }
@@ -40,7 +42,8 @@ def pair_and_mix(chain, i, d, p):
 
 
 def by_law(chain, i, d, p):
-    """Test draft d -> (accepted, alternatives of weights for the final draw after a rejection, first choice first)."""
+    """Test draft d. Return (accepted, weights): arrays of weights for the draw after a rejection, by the first of them
+    that has mass."""
     known = pair_and_mix(chain, i, d, p)
     if known is None:
         return d == p.fallback, ()
@@ -49,8 +52,8 @@ def by_law(chain, i, d, p):
 
 
 def final(p, pair, mix, r=1.0):
-    """Return the alternatives of weights for the final token: (r pi - q)+, then pi in case rounding leaves that no
-    mass.
+    """Return the arrays of weights to try for the final token: (r pi - q)+, and pi if the first has no mass after
+    rounding.
 
     () means p itself.
     """

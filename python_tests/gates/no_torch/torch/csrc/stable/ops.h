@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for torch's header where csrc/cpu is compiled without torch: one thread does it all.
+// Stands in for torch's header where csrc/cpu is compiled without torch. It runs everything on one thread.
 #pragma once
 
 #include <cstdint>
