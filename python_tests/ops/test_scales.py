@@ -79,7 +79,8 @@ def test_residual(isa_backend):
 
 @pytest.mark.parametrize("sets", [1, 2, 3])
 def test_any_two_properties_of_a_cell_occur_together(monkeypatch, sets):
-    """Any two of temperature, gap, dtype and instruction set, however many instruction sets the CPU has."""
+    """Every pair of values of two of temperature, gap, dtype and instruction set occurs, on a CPU with one, two or
+    three instruction sets."""
     monkeypatch.setattr(scale_cases, "THOROUGH", False)
     isas = ("base", "avx2", "avx512")[:sets]
     there = SimpleNamespace(ISAS=isas, BACKENDS={})
