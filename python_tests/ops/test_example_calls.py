@@ -85,7 +85,6 @@ def test_examples_agree_with_the_reference(op_backend, function):
 @pytest.mark.slow
 @pytest.mark.one_backend
 @pytest.mark.parametrize("op", registry.OPS)
-@pytest.mark.slow
 def test_what_torch_wants(op_backend, op):
     """torch's checks of an op pass: on the CPU for every kind of call, elsewhere for one. The schema and the fake are
     the same for all backends."""

@@ -87,9 +87,6 @@ def test_matches_and_marginals(racer):
     n = 200_000 if backends.BACKENDS[racer].slower == 1 else 20_000
     at = {"seed": torch.full((n,), 5), "offset": torch.arange(n)}
     y, x = won(racer, rows(P, n), **at).tokens[:, 0], won(racer, rows(Q, n), k=2, **at).tokens
-    law = {(i, j): 0.0 for i in range(3) for j in range(3)}
-    for i in range(3):
-        law[i, i] = MATCH[i]
     counts = [int(((y == i) & (x[:, 0] == i)).sum()) for i in range(3)]
     cells = {i: m for i, m in enumerate(MATCH)} | {"apart": 1 - sum(MATCH)}
     assert check_counts({**dict(enumerate(counts)), "apart": n - sum(counts)}, cells)
