@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong arguments, torch's own checks, memory use, and offsets beyond 2^31."""
+"""verify_chain's wrong arguments, torch.compile, memory use, offsets beyond 2^31, and the bonus position."""
 
 import os
 import re
@@ -270,7 +270,7 @@ def test_a_step_compiles_whole(op_backend):
 
 # ---- memory and size ------------------------------------------------------------------------------------------------
 
-# The process may use half a megabyte more address space than it has, and every hole in its heap is filled.
+# Limits the process's address space to half a megabyte above its current size, after filling all free heap memory.
 MEMORY = """
 import ctypes
 import resource
@@ -283,7 +283,7 @@ target = torch.randn(B, 1, V).bfloat16().expand(B, G + 1, V)
 draft = torch.randn(1, G, V).bfloat16().expand(B, G, V)
 args = dict(target=sk.Rows(target, {target}), draft_tokens=draft[0].argmax(-1).expand(B, G),
             draft=sk.Rows(draft, {draft}), seed=torch.arange(B), offset=torch.arange(B))
-sk.verify_chain(**args)  # what the first call sets up is not the call's
+sk.verify_chain(**args)  # the first call's allocations that happen once are not measured
 
 malloc = ctypes.CDLL(None).malloc
 malloc.restype, malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
@@ -293,12 +293,12 @@ def leave(spare):
 leave(0)
 free = ctypes.CDLL(None).free
 free.argtypes = [ctypes.c_void_p]
-ours = malloc(1 << 16)  # what reading a number from a file takes of Python
+ours = malloc(1 << 16)  # kept free for Python itself
 for size in 1 << 18, 1 << 16, 1 << 14:
     while malloc(size):
         pass
 free(ours)
-leave((1 << 19) - (1 << 16))  # half a megabyte with that
+leave((1 << 19) - (1 << 16))  # half a megabyte with those 64 kB
 sk.verify_chain(**args)
 print("verified", "full" if malloc(4 * V) is None else "not full")
 """

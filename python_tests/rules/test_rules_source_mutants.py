@@ -12,14 +12,7 @@ from support.worker import renewed
 from tools.cuda_on_cpu.build import CSRC
 from tools.cuda_on_cpu.mutants import mutate
 
-pytestmark = pytest.mark.slow
-
-# mutants that make test runs too; the others run in make test-all, about 15 seconds each
-TRIED = {"cuda": [], "triton": ["r not carried"]}
-
-
-def tried(mutants, some):
-    return [pytest.param(name, marks=[pytest.mark.thorough] * (name not in some)) for name in mutants]
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # about 15 seconds each
 
 
 def fails(caught, verify, backend):
@@ -32,7 +25,8 @@ def fails(caught, verify, backend):
 
 @pytest.fixture(scope="module")
 def workers():
-    """Return processes for the mutants' verify_chain. One mutant's kernels replace the previous one's."""
+    """Return a function that returns a worker process: a new one if the last one died. In it, each mutant's kernels
+    replace those of the previous mutant."""
     with renewed("mutants", {"OMP_NUM_THREADS": "1"}) as worker:
         yield worker
 
@@ -44,14 +38,13 @@ def interpreters():
         yield worker
 
 
-@pytest.mark.parametrize("name", tried(CUDA, TRIED["cuda"]))
+@pytest.mark.parametrize("name", CUDA)
 def test_cuda_mutant_is_caught(workers, name):
     *change, caught = CUDA[name]
     fails(caught, functools.partial(workers().call, with_kernels_of, mutate(CSRC, *change)), "cuda-on-cpu")
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", tried(TRITON, TRIED["triton"]))
+@pytest.mark.parametrize("name", TRITON)
 def test_triton_mutant_is_caught(interpreters, name):
     pytest.importorskip("triton")
     *change, caught = TRITON[name]

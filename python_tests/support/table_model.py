@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model whose rows are a function of the tokens that a query attends to, whatever the shape of the pass.
 
-Its cache holds the tokens themselves, and the model raises if they do not form a text.
+Its cache holds the tokens and their positions. The model raises unless the positions that a query attends to are 0, 1,
+2, ..., each once.
 """
 
 import random
@@ -69,7 +70,7 @@ def random_rows(vocab, seed, levels=None, spread=1.5, dtype=torch.float32):
 
 
 def near(row, noise, seed):
-    """Return rows like those of another model."""
+    """Return a function like `row`, with Gaussian noise added: the rows of a draft model that resembles the target."""
 
     def other(path):
         z, rng = row(path), random.Random(f"{seed} {path}")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests with all parameters that change rows, and their rows by definition, entry by entry in float32."""
+"""Batches of requests with vLLM's parameters that change rows, and the rows that are expected: computed entry by entry
+in float32, from the definition of each parameter."""
 
 from types import SimpleNamespace
 
@@ -12,7 +13,10 @@ KINDS = ("bias", "bad words", "min tokens", "penalties", "allow-list", "grammar"
 
 
 class Budget:
-    """A stand-in for vLLM's ThinkingBudgetStateHolder, which forces a token in some bonus rows and other rows."""
+    """A stand-in for vLLM's ThinkingBudgetStateHolder. It forces tokens in given rows.
+
+    bonus, others: row -> token, for rows after the last draft and for rows of drafts.
+    """
 
     def __init__(self, bonus, others):
         self.forced, self.steps, self.in_spec_mode = {True: bonus, False: others}, 0, True
@@ -24,7 +28,7 @@ class Budget:
         self.steps += 1
 
     def apply_to_logits(self, logits, predict_bonus_token, spec_token_ids):
-        assert self.steps == 1  # update_state runs once per step, before its rows
+        assert self.steps == 1  # update_state has run, once in this step
         at = self.forced[predict_bonus_token]
         assert all(row < logits.shape[0] for row in at)
         if at:

@@ -18,12 +18,13 @@ class TreeMask(NamedTuple):
 def tree_mask(parents, prefix_len=0, format="bool", *, num_keys=None, tree_start=None, dtype=torch.float32):
     """Return the TreeMask of parents [B, N] or [N]. prefix_len: an int or [B], committed tokens before the root.
 
-    The keys are the N nodes (num_keys None), or num_keys columns. Keys j < prefix_len[b] are the prefix, which every
-    node connected to the root sees. Node j is key tree_start[b] + j (an int or [B]; None: prefix_len, directly after
-    the prefix). Nodes past num_keys have no column, and no node sees other columns.
+    num_keys None: the keys are the N nodes, without the prefix. Otherwise there are num_keys columns. Key j <
+    prefix_len[b] is in the prefix, which every node connected to the root attends to. Key tree_start[b] + j is node j
+    (tree_start: an int or [B]; None: prefix_len, directly after the prefix). A node whose key is num_keys or more has
+    no column. No node attends to a key that is neither in the prefix nor a node.
 
     M[i, j] = 1 iff j is i or an ancestor of i: M[i] = e_i | M[parents[i]], i ascending. depth = popcount(M[i]) - 1. A
-    padding node sees only itself, at depth 0, so that no softmax row is empty.
+    padding node (parent -1, but not the root) attends only to itself, at depth 0, so that no softmax row is empty.
 
     format: "bool" [B, N, keys]; "additive" [B, N, keys] of dtype, 0 or -inf; "uint32", "uint64" [B, N, ceil(keys / w)],
     key j in bit j % w of word j // w; "uint8" [B, ceil(N * keys / 8)], a request's rows without gaps, lowest bit first,

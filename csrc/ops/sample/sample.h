@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // k draws from the distribution of one row, by inverse CDF: independent, or without replacement. Without replacement,
-// the drawn ids are removed and the rest is renormalised, precisely even if it has little mass (exclude() in
-// cpu/row_executor.h).
+// each drawn id is removed and the rest is renormalised. This is accurate even if the rest has little mass: see
+// exclude() in cpu/row_executor.h. Or the draws are the winners of a race.
 #pragma once
 
 #include "../../core/residual.h"
@@ -34,7 +34,7 @@ struct Sample {
   }
 };
 
-// Writes the results of an absent row; called by each of `threads` threads.
+// Writes the results of an absent row, one beyond the given number of rows. Each of `threads` threads calls it.
 SPECDEC_HD void put_absent(const Sample& a, int64_t n, int thread = 0, int threads = 1) {
   for (int64_t i = thread; i < a.k; i += threads) a.tokens[n * a.k + i] = -1, a.logprobs[n * a.k + i] = 0;
   if (thread == 0) a.stats[n] = RowStats{};

@@ -42,8 +42,8 @@ SPECDEC_HD int64_t quotient(int64_t a, int64_t b) {
 // A mask of the lowest n of 32 bits, n clamped to [0, 32]
 SPECDEC_HD uint32_t lowest(int64_t n) { return n <= 0 ? 0u : n >= 32 ? ~0u : (1u << n) - 1u; }
 
-// Word w of 16 bytes of the mask. Its elements stand for the bits of `seen`, lowest first. A bool element is the bit
-// itself; a float is 0 for a set bit and -inf for a clear one.
+// Word w (32 bits) of 16 bytes of the mask. Element i of these 16 bytes shows bit i of `seen`: a bool is the bit
+// itself, a float is 0 for a set bit and -inf for a clear one.
 SPECDEC_HD uint32_t elements(MaskFormat f, uint32_t seen, int w) {
   switch (f) {
     case kMaskBool: return (seen >> 4 * w & 15u) * 0x00204081u & 0x01010101u;
@@ -64,7 +64,7 @@ struct TreeMask {
   Ints prefix_len, tree_start;  // [B]; prefix_len null: 0; tree_start null: right after the prefix
   MaskFormat format = kMaskBool;
   int64_t W = 0;                  // words of a row of `ancestors`
-  uint32_t* ancestors = nullptr;  // [B, N, W]; the mask itself, if that is the same
+  uint32_t* ancestors = nullptr;  // [B, N, W]; `mask` itself, if the mask has just these words
   void* mask = nullptr;
   int32_t* depth = nullptr;      // [B, N]
   int64_t* positions = nullptr;  // [B, N]
@@ -134,7 +134,7 @@ struct TreeMask {
     return (B * N * keys * element_bytes(format) + 15) / 16;
   }
 
-  // kFormat must be this->format.
+  // kFormat must be this->format, or kMaskUint32 for kMaskUint64: its words are pairs of 32 bits.
   template <MaskFormat kFormat>
   SPECDEC_HD void put_unit(int64_t unit) const {
     if constexpr (kFormat == kMaskUint8) {

@@ -32,9 +32,8 @@ SIDES = ("rows", "target", "draft")
 class Kernel:
     """A kernel in two variants: specialised on the alignment of rows, and not.
 
-    The aligned variant lets Triton use 16-byte loads if row strides are multiples of 16. It is used only if V is also a
-    multiple of 16. For any other V loads cannot be wide. A padded row stride may then be aligned all the same, and
-    specialising on it would change the order of sums, and with it the last bits of results."""
+    The aligned variant, with 16-byte loads, is used only if V is a multiple of 16. For any other V loads cannot be wide,
+    and specialising on a padded row stride would change the order of sums, and so the last bits of results."""
 
     def __init__(self, function):
         self.aligned = triton.jit(do_not_specialize=VARYING)(function)
