@@ -32,7 +32,7 @@ SIDES = ("rows", "target", "draft")
 class Kernel:
     """A kernel in two variants: specialised on the alignment of rows, and not.
 
-    The aligned variant, with 16-byte loads, is used only if V is a multiple of 16. For any other V loads cannot be wide,
+    The aligned variant, with 16-byte loads, is used only if V is a multiple of 16. For other V loads cannot be wide,
     and specialising on a padded row stride would change the order of sums, and so the last bits of results."""
 
     def __init__(self, function):
