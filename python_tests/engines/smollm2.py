@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write SmolLM2-135M from its package as folders that an engine loads: FOLDER/target, and of its layers the first 20 as
-FOLDER/draft, the first 4 as FOLDER/shallow and the first 2 as FOLDER/shallower, for tests with many completions.
+FOLDER/draft, the first 4 as FOLDER/shallow and the first 2 as FOLDER/shallower, for tests with many completions. The
+demo's trained draft becomes FOLDER/trained, which vLLM loads with the plugin.
 
 python smollm2.py FOLDER
 """
@@ -11,6 +12,10 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from specdec_kernels.integrations.vllm import layer_draft
+
+TRAINED = Path(__file__).parents[2] / "demo" / "draft"
 
 
 def main(folder):
@@ -27,6 +32,7 @@ def main(folder):
         model.tie_weights()
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
+    layer_draft.write(TRAINED, folder / "target", folder / "trained")
 
 
 if __name__ == "__main__":
