@@ -38,36 +38,36 @@ class Engine:
         self.running, self.waiting, self.seen = [], [], dict.fromkeys(self.events(), 0)
 
     def events(self):
-        return [x for x in dir(self) if x.startswith("do_")]
+        return [x for x in dir(self) if x.startswith("on_")]
 
     def tokens(self, most):
         return self.rng.integers(0, V + 2, self.rng.integers(0, most)).tolist()  # those from V on are pads
 
-    def do_come(self):
+    def on_come(self):
         prompt = np.array([1, *self.tokens(6)], dtype=np.int32)
         taken = {x.name for x in self.running + self.waiting}
         free = [name for i in range(40) if (name := f"request {i}") not in taken]  # the names of those that left
         self.running.append(SimpleNamespace(name=free[0], prompt=prompt, output=[]))
 
-    def do_leave(self):
+    def on_leave(self):
         self.running.pop(self.rng.integers(len(self.running)))
 
-    def do_preempt(self):
+    def on_preempt(self):
         self.waiting.append(self.running.pop(self.rng.integers(len(self.running))))
 
-    def do_resume(self):
+    def on_resume(self):
         self.running.append(self.waiting.pop(0)) if self.waiting else None
 
-    def do_reorder(self):
+    def on_reorder(self):
         self.rng.shuffle(self.running)
 
-    def do_cut(self):
+    def on_cut(self):
         """Also: cut and written anew between two steps, so that the length does not show it."""
         cut = self.running[self.rng.integers(len(self.running))].output
         kept = self.rng.integers(len(cut) + 1)
         cut[kept:] = self.tokens(4) if self.rng.integers(2) else []
 
-    def do_wait(self):
+    def on_wait(self):
         """Async scheduling: tokens that are filled in before a later step."""
         self.running[self.rng.integers(len(self.running))].output += [-1, -1]
 
@@ -80,13 +80,13 @@ class Engine:
         getattr(self, named)()
         self.seen[named] += 1
         if not self.running:
-            self.do_come()
+            self.on_come()
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_kept_lists_are_those_made_anew(seed):
     engine, kept, made = Engine(seed), histories.Histories(), 0
-    engine.do_come()
+    engine.on_come()
     for _ in range(400):
         engine.step()
         names, prompts, outputs = zip(*((x.name, x.prompt, x.output) for x in engine.running), strict=True)
