@@ -35,8 +35,6 @@ class LayerDraftBody(nn.Module):
     def __init__(self, vllm_config: Any, config: Any, prefix: str) -> None:
         super().__init__()
         d, first = config.hidden_size, vllm_config.model_config.get_total_num_hidden_layers()
-        self.embed_tokens = nn.Module()  # vLLM puts the target's in its place, after it compares their widths
-        self.embed_tokens.register_buffer("weight", torch.zeros(1, d), persistent=False)
         self.layers = nn.ModuleList(  # numbered after the target's, since layers share one table of KV caches
             DraftLayer(vllm_config, prefix=maybe_prefix(prefix, f"layers.{first + i}"), config=config)
             for i in range(config.num_hidden_layers)
@@ -46,6 +44,8 @@ class LayerDraftBody(nn.Module):
             named = {"prefix": maybe_prefix(prefix, "state"), "quant_config": get_draft_quant_config(vllm_config)}
             self.state = ReplicatedLinear(d, d, bias=True, return_bias=False, **named)
         self.norm = RMSNorm(d, eps=config.rms_norm_eps)
+        self.embed_tokens = nn.Module()  # vLLM puts the target's in its place, after it compares their widths
+        self.embed_tokens.register_buffer("weight", self.norm.weight.detach().new_zeros(1, d), persistent=False)
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         """Return the normed last states [N, d] of N tokens; states [N, d] are those that predicted them."""
@@ -79,7 +79,7 @@ class EagleSpecdecLayerDraft(nn.Module):
             prefix=maybe_prefix(prefix, "lm_head"),
         )
         self.logits_processor = LogitsProcessor(config.draft_vocab_size)
-        ids = torch.zeros(config.draft_vocab_size, dtype=torch.int64)
+        ids = torch.zeros(config.draft_vocab_size, dtype=torch.int64, device=self.model.norm.weight.device)
         self.head_ids = nn.Parameter(ids, requires_grad=False)  # the id of each row of the head
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
