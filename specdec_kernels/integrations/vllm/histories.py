@@ -17,21 +17,27 @@ import numpy as np
 
 @dataclass
 class Used:
-    """One request's tokens: the text that was counted, and its list."""
+    """One request's tokens: the text that was counted, and its list, the first `size` entries of ids and counts."""
 
     prompt: np.ndarray
     output: list[int]
     ids: np.ndarray  # int32, ascending
     counts: np.ndarray  # int32, how often each is in the output
+    size: int
 
-    def add(self, tokens: np.ndarray) -> None:
-        """Count more tokens of the output."""
-        for token in tokens.tolist():
-            place = int(self.ids.searchsorted(token))
-            if place < len(self.ids) and self.ids[place] == token:
-                self.counts[place] += 1
-            else:
-                self.ids, self.counts = (np.insert(x, place, y) for x, y in ((self.ids, token), (self.counts, 1)))
+    def add(self, token: np.int32) -> None:
+        """Count one more token of the output."""
+        n = self.size
+        place = int(self.ids[:n].searchsorted(token))
+        if place < n and self.ids[place] == token:
+            self.counts[place] += 1
+            return
+        if n == len(self.ids):
+            self.ids, self.counts = (np.concatenate([x, np.zeros(n + 64, np.int32)]) for x in (self.ids, self.counts))
+        for x, y in ((self.ids, token), (self.counts, 1)):
+            x[place + 1 : n + 1] = x[place:n]
+            x[place] = y
+        self.size += 1
 
 
 class Histories:
@@ -53,10 +59,10 @@ class Histories:
         texts = zip(requests, prompts, outputs, strict=True)
         self.kept = {name: self._used(self.kept.get(name), prompt, output) for name, prompt, output in texts}
         used = list(self.kept.values())
-        size = max((len(x.ids) for x in used), default=0)
+        size = max((x.size for x in used), default=0)
         ids, counts = np.full((len(used), size), -1, dtype=np.int32), np.zeros((len(used), size), dtype=np.int32)
         for b, x in enumerate(used):
-            ids[b, : len(x.ids)], counts[b, : len(x.ids)] = x.ids, x.counts
+            ids[b, : x.size], counts[b, : x.size] = x.ids[: x.size], x.counts[: x.size]
         return ids, counts
 
     def _used(self, known: Used | None, prompt: np.ndarray, output: list[int]) -> Used:
@@ -68,20 +74,20 @@ class Histories:
             return self._made(prompt.copy(), output[:end])
         if end > before:
             known.output += output[before:end]
-            known.add(self._ids(output[before:end]))
+            for token in self._ids(output[before:end]):
+                known.add(token)
         return known
 
     def _made(self, prompt: np.ndarray, output: list[int]) -> Used:
         """Return the list of a text that nothing is known of."""
-        emitted, counts = np.unique(self._ids(output), return_counts=True)
-        ids = np.union1d(self._ids(prompt), emitted).astype(np.int32)
-        all_counts = np.zeros(len(ids), dtype=np.int32)
-        all_counts[ids.searchsorted(emitted)] = counts
-        return Used(prompt, output, ids, all_counts)
+        before = self._ids(prompt)
+        ids, place = np.unique(np.concatenate([before, self._ids(output)]), return_inverse=True)
+        counts = np.bincount(place[len(before) :], minlength=len(ids)).astype(np.int32)
+        return Used(prompt, output, ids, counts, len(ids))
 
     def _ids(self, tokens: Sequence[int] | np.ndarray) -> np.ndarray:
         """Return these tokens without pads."""
-        ids = np.asarray(tokens, dtype=np.int64)
+        ids = np.asarray(tokens, dtype=np.int32)
         return ids[(ids >= 0) & (ids < self.V)]
 
 
