@@ -2,7 +2,8 @@
 """Write SmolLM2-135M from its package as folders that an engine loads.
 
 FOLDER/target has all layers, FOLDER/draft the first 20, FOLDER/shallow the first 4 and FOLDER/shallower the first 2.
-The last two are for tests with many completions.
+The last two are for tests with many completions. FOLDER/trained is the demo's trained draft, which vLLM loads with the
+plugin.
 
 python smollm2.py FOLDER
 """
@@ -13,6 +14,10 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from specdec_kernels.integrations.vllm import layer_draft
+
+TRAINED = Path(__file__).parents[2] / "demo" / "draft"
 
 
 def main(folder):
@@ -29,6 +34,7 @@ def main(folder):
         model.tie_weights()
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
+    layer_draft.write(TRAINED, folder / "target", folder / "trained")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from specdec_kernels.integrations import vllm as plugin
-from specdec_kernels.integrations.vllm import fallback, known, patch, verify
+from specdec_kernels.integrations.vllm import fallback, known, layer_draft, patch, verify
 
 
 def fake(name, **changed):
@@ -42,6 +42,9 @@ def engine(monkeypatch):
         modules = {name: fake(name, **changed) for name in {name for name, _ in known.PARAMETERS}}
         for name, module in modules.items():
             monkeypatch.setitem(sys.modules, name, module)
+        served = []
+        registry = SimpleNamespace(models=served, register_model=lambda *given: served.append(given))
+        modules[known.MODELS] = SimpleNamespace(ModelRegistry=registry)
         modules["vllm.triton_utils"] = SimpleNamespace(HAS_TRITON=triton)
         monkeypatch.setattr(patch.importlib, "import_module", modules.__getitem__)
         return modules
@@ -60,7 +63,7 @@ def test_inert_without_the_variable(engine, monkeypatch, caplog, value):
     modules = engine()
     monkeypatch.delenv("SPECDEC_VLLM") if value is None else monkeypatch.setenv("SPECDEC_VLLM", value)
     plugin.register()
-    assert not patched(modules) and not caplog.records
+    assert not patched(modules) and not caplog.records and not modules[known.MODELS].ModelRegistry.models
 
 
 @pytest.mark.parametrize("value", [*plugin.ON, "True", "YES", " on "])
@@ -69,6 +72,7 @@ def test_spellings_of_on(engine, monkeypatch, value):
     monkeypatch.setenv("SPECDEC_VLLM", value)
     plugin.register()
     assert patched(modules)
+    assert modules[known.MODELS].ModelRegistry.models == [(layer_draft.ARCHITECTURE, layer_draft.MODEL)]
 
 
 @pytest.mark.parametrize("value", ["2", "enable", "y", "-1"])

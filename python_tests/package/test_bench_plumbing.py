@@ -23,7 +23,7 @@ pytest.importorskip("bench.run", reason="needs the source tree's bench")
 import typer  # noqa: E402
 
 from bench import clock, harness, rehearsal, run, verify_chain  # noqa: E402
-from bench.engines import vllm_step  # noqa: E402
+from bench.engines import vllm_pair, vllm_step  # noqa: E402
 from bench.peers import eager, sglang, switched, triton  # noqa: E402
 
 
@@ -186,6 +186,31 @@ def test_a_timed_function_notes_each_call():
     with pytest.raises(ZeroDivisionError):
         holder.divide(0)
     assert len(taken) == 2 and min(taken) > 0
+
+
+def test_sides_of_a_pair_take_turns(capsys):
+    """Each ratio is that of one round, and the table shows the median of the ratios, not the ratio of the medians."""
+    turns = []
+
+    def side(name, seconds, texts):
+        def round(temperature, seed):
+            turns.append((name, temperature, seed))
+            took = seconds[(len(turns) - 1) // 3 % 3]
+            found = {"tokens": 12, "seconds": took, "cpu": took / 2, "texts": texts, "drafted": 0, "accepted": 0}
+            return found | ({} if name == "no speculation" else {"drafted": 8, "accepted": 2})
+
+        return SimpleNamespace(round=round)
+
+    both = {"vLLM": ([2, 4, 3], [[1], [2]]), "plugin": ([2, 2, 1], [[1], [3]])}
+    sides = {name: side(name, *given) for name, given in ({"no speculation": ([4, 6, 2], [[1], [2]])} | both).items()}
+    vllm_pair.compare(SimpleNamespace(temperature=[0.0, 1.0], rounds=3, prompts=2), sides)
+    assert [x[0] for x in turns] == [*vllm_pair.SIDES] * 7
+    assert [x[1:] for x in turns[3::3]] == [(t, seed) for t in (0.0, 1.0) for seed in (1, 3, 5)]
+    lines = capsys.readouterr().out.splitlines()
+    assert len({line.count("|") for line in lines[:8]}) == 1
+    assert "| 0 | no speculation |  | 3.0 | 1.00 (1.00-1.00) | 6.0 | 1.00 (1.00-1.00) |" in lines
+    assert any(line.startswith("| 0 | plugin | 0.250 | 6.0 | 2.00 (2.00-3.00) | 12.0 |") for line in lines)
+    assert lines[-1] == "the plugin's texts at T=0 that are those without speculation: 3 of 6"
 
 
 BLOCKWISE = """

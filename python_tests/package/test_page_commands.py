@@ -20,6 +20,7 @@ LEFT_OUT = {  # the beginning of a command: why it is not run here
     r"SPECDEC_VLLM=1 \S*vllm serve": "a server, of vLLM's 3 GB",
     r"export LD_PRELOAD=\S*libiomp5": "vLLM's 3 GB; make test-vllm runs the same",
     r"cd .venv-vllm": "vLLM's 3 GB; make test-vllm runs the same",
+    r"\.venv-vllm/bin/python": "vLLM's 3 GB; make test-vllm runs the same, and test_bench_plumbing.py the bench",
     r"curl ": "asks the server above",
     r"pip install .* -e \.": "the environment is made by README's line for it",
 }

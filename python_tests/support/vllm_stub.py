@@ -79,6 +79,15 @@ def proposer(method="standard"):
     )
 
 
+def input_batch(sampling_metadata, requests):
+    """InputBatch, with the requests' prompts if they have penalties."""
+    prompts = getattr(sampling_metadata, "prompt_token_ids", None)
+    made = SimpleNamespace(sampling_metadata=sampling_metadata, req_ids=requests)
+    if prompts is not None:  # their pads, V, are no ids
+        made.token_ids_cpu, made.num_prompt_tokens = prompts.numpy(), [prompts.size(1)] * len(requests)
+    return made
+
+
 def runner(sampler, drafter, positions, sampling_metadata, tokens=None, rows=None):
     """Return a GPUModelRunner in a step.
 
@@ -90,7 +99,7 @@ def runner(sampler, drafter, positions, sampling_metadata, tokens=None, rows=Non
         rejection_sampler=sampler,
         drafter=drafter,
         positions=positions,
-        input_batch=SimpleNamespace(sampling_metadata=sampling_metadata, req_ids=requests),
+        input_batch=input_batch(sampling_metadata, requests),
         query_start_loc=SimpleNamespace(gpu=torch.arange(positions.size(0) + 1, dtype=torch.int32)),
         discard_request_mask=SimpleNamespace(np=np.zeros(len(requests) + 1, dtype=bool)),
         specdec_sampled=frozenset(requests),

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from specdec_kernels.integrations.vllm import cut, fallback, grammar, race, verify
+from specdec_kernels.integrations.vllm import cut, fallback, grammar, histories, race, verify
 from specdec_kernels.integrations.vllm.keys import keys
 from specdec_kernels.integrations.vllm.method import races
 from specdec_kernels.ops.sample import sample
@@ -128,7 +128,8 @@ def runner_sample(upstream: Callable, self: Any, logits: torch.Tensor | None, sp
     drafts = cut.drafts(self, metadata, place, was_cut)
     at = race.place(self, offset) if sampler.specdec_method == "race" else None
     key = (offset, None) if at is None else (at.position, at.seed)
-    sampler.specdec_step = verify.Step(key[0], kind, metadata, drafts, was_cut, grammars, key[1])
+    texts = histories.of_runner(self)
+    sampler.specdec_step = verify.Step(key[0], kind, metadata, drafts, was_cut, grammars, key[1], texts)
     try:
         out = upstream(self, logits, drafts.metadata)
     finally:

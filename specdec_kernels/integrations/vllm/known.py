@@ -11,6 +11,7 @@ VERSIONS = ("0.32", "0.33")  # tests run with the first; the second was only che
 
 SAMPLER = "vllm.v1.sample.rejection_sampler"
 PARAMS = "vllm.sampling_params"
+MODELS = "vllm.model_executor.models.registry"
 PROCESSORS = "vllm.v1.sample.logits_processor"
 PROPOSER = "vllm.v1.spec_decode.llm_base_proposer"
 RUNNER = "vllm.v1.worker.gpu_model_runner"

@@ -20,6 +20,7 @@ from specdec_kernels.integrations.vllm import (
     draft_v2,
     grammar,
     known,
+    layer_draft,
     metrics,
     processors,
     race,
@@ -40,6 +41,7 @@ def every() -> None:
         return
     samplers()
     stats()
+    models()
 
 
 def samplers() -> None:
@@ -82,6 +84,12 @@ def stats() -> None:
         wrap(loggers, "PrometheusStatLogger.record", metrics.record_prometheus)
         wrap(loggers, "LoggingStatLogger.record", metrics.record_log)
         wrap(loggers, "LoggingStatLogger.log", metrics.write_log)
+
+
+def models() -> None:
+    """Make vLLM know the architecture of the demo's draft."""
+    if registry := _imported(known.MODELS):
+        layer_draft.register(registry.ModelRegistry)
 
 
 def _imported(name: str) -> Any:

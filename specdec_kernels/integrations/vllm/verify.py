@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from specdec_kernels.integrations.vllm import cut, fallback, metrics, processors, views
+from specdec_kernels.integrations.vllm import cut, fallback, histories, metrics, processors, views
 from specdec_kernels.integrations.vllm.grammar import Grammar
 from specdec_kernels.integrations.vllm.keys import keys
 from specdec_kernels.integrations.vllm.logprobs import logprobs
@@ -45,6 +45,7 @@ class Step:
     was_cut: np.ndarray  # [B] bool, whether a request's draft is one longer than scheduled
     grammar: Grammar | None = None
     seed: torch.Tensor | None = None  # [B] int64, for a race; None: seeds come from `keys`
+    texts: histories.Texts | None = None  # None: no request has a penalty
 
 
 def made(self: Any, spec_config: Any) -> None:
@@ -110,7 +111,7 @@ def forward(
     if not exact:
         draft_probs = None  # greedy or synthetic: the draft's distribution is not used
     masks = step and step.grammar and step.grammar.masks
-    seen = views.of_step(scheduled, logits, sampling_metadata, masks)
+    seen = views.of_step(scheduled, logits, sampling_metadata, masks, step and step.texts)
     tokens = verified(self, metadata, draft_probs, logits, sampling_metadata, seen)
     if scheduled is not metadata:
         tokens = cut.kept(tokens, scheduled)

@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from specdec_kernels.allowed import Allowed
 from specdec_kernels.bias import Bias
-from specdec_kernels.integrations.vllm import thinking
+from specdec_kernels.integrations.vllm import histories, thinking
 from specdec_kernels.integrations.vllm.upload import on
 from specdec_kernels.ops.support import support
 from specdec_kernels.penalties import Penalties
@@ -41,7 +41,13 @@ class Views:
         return {"penalties": self.penalties, "bias": bias, "allowed": allowed}
 
 
-def of_step(scheduled: Any, logits: torch.Tensor, sampling_metadata: Any, grammar: Allowed | None) -> Views:
+def of_step(
+    scheduled: Any,
+    logits: torch.Tensor,
+    sampling_metadata: Any,
+    grammar: Allowed | None,
+    texts: histories.Texts | None = None,
+) -> Views:
     """Return the views of a step's rows.
 
     Args:
@@ -49,6 +55,7 @@ def of_step(scheduled: Any, logits: torch.Tensor, sampling_metadata: Any, gramma
         logits: the model's rows [R, V]; they are read only if a request has min_tokens and a grammar.
         sampling_metadata: SamplingMetadata.
         grammar: the grammars' masks, with the index of each row's mask [R].
+        texts: the requests' texts, whose lists of tokens are kept from step to step; None: penalties make them anew.
     """
     counts = np.array(scheduled.num_draft_tokens, dtype=np.int64) + 1
     masks = allowed(counts, logits.device, sampling_metadata, grammar)
@@ -57,18 +64,21 @@ def of_step(scheduled: Any, logits: torch.Tensor, sampling_metadata: Any, gramma
     if forced is not None:  # the forced token overrides other masks and biases
         masks = with_forced(masks, forced, logits)
         added = added and added._replace(row=index(added).index_fill(0, forced.row, -1))
-    return Views(penalties(sampling_metadata, logits.size(1)), added, masks)
+    return Views(penalties(sampling_metadata, logits.size(1), texts), added, masks)
 
 
-def penalties(sampling_metadata: Any, V: int) -> Penalties | None:
+def penalties(sampling_metadata: Any, V: int, texts: histories.Texts | None = None) -> Penalties | None:
     """Return the requests' penalties, with the tokens of their prompts and outputs; None if no request has one."""
     if sampling_metadata.no_penalties:
         return None
     prompt, given = sampling_metadata.prompt_token_ids, sampling_metadata.output_token_ids
-    output = np.full((len(given), max(map(len, given), default=0)), -1, dtype=np.int64)
-    for b, tokens in enumerate(given):
-        output[b, : len(tokens)] = tokens
-    ids, counts = history(prompt, on(output, prompt.device), V)
+    if texts is not None:
+        ids, counts = (on(x, prompt.device) for x in texts.lists(given, V))
+    else:
+        output = np.full((len(given), max(map(len, given), default=0)), -1, dtype=np.int64)
+        for b, tokens in enumerate(given):
+            output[b, : len(tokens)] = tokens
+        ids, counts = history(prompt, on(output, prompt.device), V)
     named = ("repetition", "frequency", "presence")
     values = {name: getattr(sampling_metadata, f"{name}_penalties") for name in named}
     return Penalties(**values, ids=ids, counts=counts)
