@@ -45,6 +45,7 @@ def set_ups():
     ngram = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 2}
     head = lambda name, **more: {"method": name, "model": f"production/{name}", "num_speculative_tokens": 3} | more
     two = q | {"model": "production/even_draft"}
+    cores = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}  # otherwise a rank wants a NUMA node of its own
     of = lambda speculative, target="shallow", ask=None, **more: {
         "speculative": speculative, "target": target, "ask": ask or {}, "environment": more.pop("environment", {}),
         "prompts": more.pop("prompts", PROMPTS), "lora": more.pop("lora", False), "engine": more,
@@ -72,10 +73,12 @@ def set_ups():
         "async scheduling on": of(q, async_scheduling=True),
         "async scheduling off": of(q, async_scheduling=False),
         "torch.compile (no enforce_eager)": of(q, enforce_eager=False),
-        "tensor parallel, 2 ranks": of(two, "production/even", tensor_parallel_size=2),
+        "tensor parallel, 2 ranks": of(
+            two | {"draft_tensor_parallel_size": 2}, "production/even", environment=cores, tensor_parallel_size=2
+        ),
         "the same models on 1 rank": of(two, "production/even"),
-        "pipeline parallel, 2 ranks": of(q, pipeline_parallel_size=2),
-        "pipeline parallel, 2 ranks, n-gram": of(ngram, pipeline_parallel_size=2),
+        "pipeline parallel, 2 ranks": of(q, environment=cores, pipeline_parallel_size=2),
+        "pipeline parallel, 2 ranks, n-gram": of(ngram, environment=cores, pipeline_parallel_size=2),
         "chunked prefill": of(
             q, prompts=[LONG + x for x in PROMPTS], enable_chunked_prefill=True, max_num_batched_tokens=48
         ),
@@ -304,8 +307,9 @@ def main():
     make(folder / "models")
     results = json.loads(given.results.read_text()) if given.results and given.results.exists() else {}
     plain = {}
-    for name, job in set_ups().items():
-        if name in given.only or not (given.only or name in results):
+    for name in given.only or set_ups():
+        job = set_ups()[name]
+        if given.only or name not in results:
             bare = job | {"speculative": None, "engine": {k: x for k, x in job["engine"].items() if "lora" in k}}
             bare |= {"environment": {}}
             key = json.dumps(bare)
