@@ -106,7 +106,7 @@ class HierarchicalDrafter(Drafter):
         self.gamma = make_gamma("HierarchicalDrafter", gamma, max_gamma)
         if self.gamma.max > _MOST:
             raise ValueError(f"HierarchicalDrafter: gamma must be at most {_MOST}, got {self.gamma.max}")
-        self._levels = 1 + (drafter._levels if isinstance(drafter, HierarchicalDrafter) else 0)
+        self._levels: int = 1 + (drafter._levels if isinstance(drafter, HierarchicalDrafter) else 0)
         if self._levels > _LEVELS:
             raise ValueError(
                 f"HierarchicalDrafter: drafter must be at most {_LEVELS - 1} HierarchicalDrafters deep, got {_LEVELS}"
