@@ -89,7 +89,7 @@ def set_ups():
         ),
         "LoRA": of(q, lora=True, enable_lora=True, max_lora_rank=8),
         "structured outputs (json)": of(
-            q, ask={"structured_outputs": {"json": SCHEMA}, "ignore_eos": False, "max_tokens": 60}
+            q, ask={"structured_outputs": {"json": SCHEMA}, "ignore_eos": False, "max_tokens": 100}
         ),
         "logprobs and prompt logprobs": of(q, ask={"logprobs": 3, "prompt_logprobs": 1}),
         "n = 3": of(q, ask={"n": 3}),
@@ -245,6 +245,14 @@ def errors(alone, plugin):
     return [f"{'both' if len(who) == 2 else who[0]}: {message}" for message, who in seen.items()]
 
 
+def valid(text):
+    """Return whether the text is JSON of the schema. A text that ends at max_tokens is not."""
+    try:
+        return len(found := json.loads(text)) == 3 and set(found) <= set(SCHEMA["items"]["enum"])
+    except json.JSONDecodeError:
+        return False
+
+
 def seen_of(name, alone, plugin, plain, base):
     """Return what else was seen of a set-up."""
     texts = [equal(found, plain, "greedy") for found in (alone, plugin)]
@@ -271,7 +279,7 @@ def seen_of(name, alone, plugin, plain, base):
         seen.append(f"logprobs at T = 0 as without drafts within {far:.1g}")
     if "structured" in name:
         made = [text for x in plugin["stages"].values() for text in x["texts"]]
-        seen.append(f"valid {sum(len(json.loads(text)) == 3 for text in made)}/{len(made)}")
+        seen.append(f"whole and valid {sum(valid(text) for text in made)}/{len(made)}")
     return seen
 
 
@@ -316,10 +324,10 @@ def main():
             if key not in plain:
                 plain[key] = run(bare, folder, "0")
             results[name] = {"alone": run(job, folder, "0"), "plugin": run(job, folder, "1"), "plain": plain[key]}
-            seconds = [results[name][x]["seconds"] for x in ("alone", "plugin")]
-            print(f"{seconds} s: {row(name, results[name], None)}", file=sys.stderr, flush=True)
             if given.results:
                 given.results.write_text(json.dumps(results))
+            seconds = [results[name][x]["seconds"] for x in ("alone", "plugin")]
+            print(f"{seconds} s: {row(name, results[name], None)}", file=sys.stderr, flush=True)
     for found in (x for got in results.values() for x in got.values()):
         found["error"] = found["error"] and (cause(found["log"]) or found["error"])
     base = results.get("draft model", {}).get("plugin")
