@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmark of row_stats against torch.logsumexp and a plain read; with filters, against a full sort and topk.
+"""Benchmark of row_stats against torch.logsumexp and a plain read; with filters, against torch's own functions:
+a full sort for top-p, topk for top-k.
 
 Bytes: each row once. With top-k or top-p our kernels may read it a second time.
 """
@@ -25,7 +26,7 @@ FILTERS = {
 
 
 def sorted_filter(x: torch.Tensor, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> torch.Tensor:
-    """Return a masked log_softmax by a full sort, as common samplers do."""
+    """Return the log_softmax of the filtered row in plain torch, as common samplers do: top-p by a full sort."""
     z = x.float()
     if min_p:
         z = z.masked_fill(z < z.amax(-1, keepdim=True) + torch.tensor(min_p).log().item(), -torch.inf)

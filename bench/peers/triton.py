@@ -9,7 +9,10 @@ from specdec_kernels import example_calls
 
 
 def same(op: str, ours, device: str):
-    """Return `ours` with `op` in Triton; the op's arguments are recorded from one call of `ours`."""
+    """Return a function that calls only `op` in Triton, with the arguments that `ours` passes to it.
+
+    They are recorded once per input, from a call of `ours`.
+    """
     if device != "cuda":
         raise Unavailable("needs a GPU")
     if sk.backends.chosen() == "triton":

@@ -32,10 +32,10 @@ def row_topw(
 
     Args:
         rows: [N, V], ``Rows`` of logits. With their stats [N, 4] the result is the same on every device and instruction
-            set. With sampling parameters, each a number or [N], the stats are computed first. Without both, the first
-            read also computes the stats of the plain softmax. Penalties: [N] or numbers, lists [S, H] with
-            ``penalties.row`` [N], ``penalties.drafted`` [N, n]. Bias: lists [S, I] with ``bias.row`` [N]. Masks: [S, W]
-            with ``allowed.row`` [N].
+            set. With sampling parameters, each a number or [N], the stats are computed first. With neither, the
+            first read also computes the stats of the plain softmax. Penalties, biases and masks are those of ``Rows``:
+            S lists each, with one index a row, [N] (``penalties.row``, ``bias.row``, ``allowed.row``), and for
+            penalties the drafted tokens before each row (``penalties.drafted`` [N, n]).
         score: [N] float32: the score of each row's beam so far, a sum of logprobs.
         w: the number of continuations, from 0 to V.
         num_rows: [1] int32 or int64 on the device, for padded buffers: rows from this index on are absent and not

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // k draws from the distribution of one row, by inverse CDF: independent, or without replacement. Without replacement,
-// each drawn id is removed and the rest is renormalised. This is accurate even if the rest has little mass: see
-// exclude() in cpu/row_executor.h. Or the draws are the winners of a race.
+// each drawn id is removed and the rest is renormalised. This is accurate even if the rest has little mass:
+// the chunk of a removed id is summed again, not reduced by the id's weight. Or the draws are the winners of a race.
 #pragma once
 
 #include "../../core/residual.h"

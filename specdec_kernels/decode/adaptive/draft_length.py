@@ -39,11 +39,13 @@ class FixedGamma:
 
 
 class AdaptiveGamma:
-    """The draft length that is worth its cost by measurement (goodput.py). At 0 a draft is still tried sometimes.
+    """A draft length chosen from measured costs and acceptance rates (goodput.py).
 
-    In each step, begin() returns whether to draft at all, keep() whether a row takes one more token (given its kind,
-    before it is drawn), and pays() whether one more pass of the drafter is worth its time. learn() records the
-    step's outcome.
+    While the best length is 0, a draft is still tried from time to time.
+
+    In each step, begin() returns whether to draft at all, keep() whether a row takes one more token, and pays() whether
+    one more pass of the drafter is worth its time. keep() is given the token's kind: what is known of it before it is
+    drawn, such as its index (acceptance.Kind). learn() records the step's outcome.
 
     Args:
         max_gamma: the most tokens a row drafts.
@@ -55,8 +57,8 @@ class AdaptiveGamma:
     def __init__(self, max_gamma: int = 8, goodput: Goodput | None = None):
         self.max, self.goodput = max_gamma, Goodput() if goodput is None else goodput
         self.acceptance = Acceptance()
-        # Seconds of a drafter's pass in recent steps, by size_of the batch. A step after a pause is left out: it also
-        # feeds the tokens of the pause.
+        # Seconds of a drafter's pass in recent steps, by size_of the batch. The first step after
+        # steps without drafts is left out: in it the drafter also processes the tokens emitted meanwhile.
         self.passes: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_STEPS))
         # Steps since the last draft; how many of them before a draft is tried; whether this step tries one.
         self.idle, self.patience, self.trial = 0, _PATIENCE[0], False
@@ -64,7 +66,8 @@ class AdaptiveGamma:
     def begin(self, requests: int, drafting: int, columns: int = 0) -> bool:
         """Start a step of `requests` requests, `drafting` of which may take drafts; return whether to draft.
 
-        columns: the length that some draft of the step has anyway; drafts up to it add no column (goodput.py).
+        columns: a draft length that the step is expected to have in any case, by another drafter. Drafts up to it add
+            no column (goodput.py).
         """
         self.kinds: list[list[Kind]] = [[] for _ in range(requests)]
         self.survival, self.worth = [1.0] * requests, [0.0] * requests  # of each row's draft so far

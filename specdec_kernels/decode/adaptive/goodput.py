@@ -10,8 +10,8 @@ __all__ = ["Goodput", "size_of"]
 _STEPS = 128  # passes that are kept of one size class; their median is the cost of a pass
 _MEMORY = 0.98  # decay per step of the measured gain of drafts: about the last 50 steps count
 _LONG = 0.99  # decay of the measured cost of tokens and columns, which changes less and is noisier
-_SLOPE = 0.03  # first guess of the cost of one more token or column, as a fraction of a pass
-_TRUST = 16.0, 4.0  # the guess weighs as much as this many differences of one token and of one column
+_SLOPE = 0.03  # first guess of the cost of one more token or column, as a fraction of a pass's fixed cost
+_TRUST = 16.0, 4.0  # the guess weighs as much as this many pairs of passes that differ by a token, by a column
 _SURPRISE = 0.1  # as a fraction of a pass: larger deviations are clipped, since something else ran on the machine
 _PLAIN_EVERY = 64  # steps with drafts, after which one runs without, to keep the cost of plain decoding known
 
@@ -39,11 +39,11 @@ class _Size:
     """Measurements of the steps of one size class."""
 
     def __init__(self, guess: "_Size | None"):
-        self.guess = guess  # the nearest class measured when this one was first used
+        self.guess = guess  # when this class was first used: the nearest class with measurements; or None
         self.passes: deque[tuple[int, int, float]] = deque(maxlen=_STEPS)  # tokens, columns, seconds
         self.requests = 0  # requests of the last pass
-        # Decaying sums over pairs of consecutive passes. With dt, dc, ds their differences in tokens, columns and
-        # seconds, the sums are those of dt^2, dt*dc, dc^2, dt*ds, dc*ds.
+        # Decaying sums over pairs of consecutive passes with equally many requests. With dt, dc, ds the differences in
+        # tokens, columns and seconds, the sums are those of dt^2, dt*dc, dc^2, dt*ds, dc*ds.
         self.sums = [0.0] * 5
         self.cost: _Cost = _Cost() if guess is None else guess.cost
         self.seen: set[int] = set()  # token counts seen: the first pass with each is a warm-up and is not measured
@@ -53,8 +53,8 @@ class _Size:
     def add(self, requests: int, tokens: int, columns: int, seconds: float) -> None:
         """Record one pass.
 
-        The costs of tokens and columns are fitted to differences between consecutive passes, in which slow drifts (the
-        machine's load, growing texts, the number of requests) cancel. The fixed cost is a median over passes.
+        The costs of tokens and columns are fitted to differences between consecutive passes with equally many requests,
+        in which slow drifts (the machine's load, growing texts) cancel. The fixed cost is a median over passes.
         """
         if requests == self.requests:
             self._compare(*self.passes[-1], tokens, columns, seconds)
@@ -109,7 +109,7 @@ class Goodput:
         return self.rate(requests) * self._size(requests).cost.column
 
     def rate(self, requests: int) -> float:
-        """Return tokens per second of plain decoding or of recent steps, whichever is more; 0 before the first step."""
+        """Return tokens per second of plain decoding or of recent steps, whichever is more; 0 without measurements."""
         size = self._size(requests)
         seconds = size.cost.of(requests, 0)
         speedup = max(1.0, size.gained / size.spent) if size.spent else 1.0
