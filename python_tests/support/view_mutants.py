@@ -92,7 +92,7 @@ NATIVE = {  # name: (backends, [(file, its text, the mutant's text)], the test t
     "the ids of another row's view": (
         ["avx2"], [("cpu/row_reader.h", "if (row.view == found_ &&", "if (found_ &&")], chains
     ),
-    "a pass that forgets the window": (["avx2"], [(CPU, "drafted_[v / kChunk] = true;", "")], chains),
+    "a pass that forgets the window": (["avx2"], [(CPU, "drafted_[v / kChunk] = true;", ";")], chains),
     "counts that overflow, in CUDA": (["cuda"], [(CUDA, "  int64_t count = 0;", "  int count = 0;"),
         (CUDA, "int64_t count_in_window(", "int count_in_window(")], flat),
     "a token of the window twice": (["cuda"], [(CUDA, "first &= ids[i] != v;", "first &= true;")], chains),
