@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-LAST_SIZE = 2.6  # of a row after two layers, from some sentences
 KEPT_HEADS, KEPT_PAIRS = 6, 2  # of 9 and 3, of 64 dimensions: two ranks have 3 and 1 each
 
 
@@ -44,17 +43,16 @@ def size(x):
 
 
 def eagle(config: dict, weights: dict):
-    """The first two layers on the embedding.
+    """The first two layers on the embedding, with the target's output head: vLLM's Llama head takes no other.
 
-    An EAGLE head lacks the first and the last norm. Their weights are multiplied into the next matrix, with one size
-    for all rows.
+    An EAGLE head lacks the first and the last norm. The first one's weights are multiplied into the next matrix, with
+    one size for all rows.
     """
-    embedding, norm = weights["model.embed_tokens.weight"], weights["model.norm.weight"]
     made = {f"layers.{i}.{name}": x for i in (0, 1) for name, x in layer(weights, i).items()}
-    begin = made.pop("layers.0.input_layernorm.weight") / size(embedding)
+    begin = made.pop("layers.0.input_layernorm.weight") / size(weights["model.embed_tokens.weight"])
     for name in ("q", "k", "v"):
         made[f"layers.0.self_attn.{name}_proj.weight"] *= begin
-    made |= {"fc.weight": joined(1, 0), "lm_head.weight": (embedding * norm / LAST_SIZE).to(torch.bfloat16)}
+    made |= {"fc.weight": joined(1, 0)}
     return config | {"num_hidden_layers": 2, "tie_word_embeddings": False}, made
 
 
