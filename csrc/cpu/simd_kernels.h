@@ -17,11 +17,12 @@ constexpr int kThresholds = 8;  // tried in one pass of a search for a filter's 
 // The entries of a chunk: in place in a row of any dtype, or in a buffer as float32. Kernels read whole groups of kPad.
 struct Entries {
   const void* data;
-  const void* next;  // the row's next chunk, which kernels prefetch; null: the copy into a buffer has done so
+  const void* next;  // the row's next chunk, which kernels prefetch; null: there is nothing to prefetch
   DType dtype;
   Entries(const void* data, DType dtype)
       : data(data), next(static_cast<const char*>(data) + kChunk * (dtype == kFloat32 ? 4 : 2)), dtype(dtype) {}
   Entries(const float* x) : Entries(x, kFloat32) {}
+  // Entries in a buffer: copying them has prefetched what the row has next.
   static Entries copied(const float* buf) {
     Entries z(buf);
     z.next = nullptr;

@@ -314,9 +314,9 @@ def main():
 
     make(folder / "models")
     results = json.loads(given.results.read_text()) if given.results and given.results.exists() else {}
-    plain = {}
-    for name in given.only or set_ups():
-        job = set_ups()[name]
+    jobs, plain = set_ups(), {}
+    for name in given.only or jobs:
+        job = jobs[name]
         if given.only or name not in results:
             bare = job | {"speculative": None, "engine": {k: x for k, x in job["engine"].items() if "lora" in k}}
             bare |= {"environment": {}}
@@ -328,15 +328,11 @@ def main():
                 given.results.write_text(json.dumps(results))
             seconds = [results[name][x]["seconds"] for x in ("alone", "plugin")]
             print(f"{seconds} s: {row(name, results[name], None)}", file=sys.stderr, flush=True)
-    for found in (x for got in results.values() for x in got.values()):
-        found["error"] = found["error"] and (cause(found["log"]) or found["error"])
     base = results.get("draft model", {}).get("plugin")
     print(HEADER)
-    for name, job in set_ups().items():
+    for name, job in jobs.items():
         if name in results:
-            alike = all(
-                job[x] == set_ups()["draft model"][x] for x in ("speculative", "target", "ask", "prompts", "lora")
-            )
+            alike = all(job[x] == jobs["draft model"][x] for x in ("speculative", "target", "ask", "prompts", "lora"))
             print(row(name, results[name], base if alike and name != "draft model" else None))
 
 

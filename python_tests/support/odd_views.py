@@ -83,6 +83,7 @@ SPECDEC_HD void view(uint32_t* words, int n, bool wide) {
     {
         '#include "seen.cuh"': '#include "seen.cuh"\n#include "odd_view.cuh"',
         "return number_at(memory_of(row), row.dtype, v);": "return viewed(number_at(memory_of(row), row.dtype, v), v);",
+        ": number_at(data_, dtype, v);": ": viewed(number_at(data_, dtype, v), v);",
         "words[4 * h + 3] = x.w;\n    }": "words[4 * h + 3] = x.w;\n    }\n    view(words, kWords, kSize == 4);",
         # Entry r has the id begin + step_of(r). step_of(r) and r are both even or both odd.
         "? __ldg(from + step_of(r)) : pad;": "? viewed(__ldg(from + step_of(r)), begin + r) : pad;",
