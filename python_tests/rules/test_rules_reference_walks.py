@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reference.verify_chain with rules and block verification on given uniforms: columns of the uniforms, mixed batches,
-greedy rows, invalid data, ties and margins."""
+"""reference.verify_chain with rules and block verification on given uniforms: mixed batches, greedy rows, invalid data,
+ties, margins and arguments."""
 
 import math
 
@@ -244,8 +244,8 @@ NAN = (math.nan, 0.5, 0.5)
 
 @pytest.mark.parametrize("rule", [*ROW_RULES, *TOKEN_RULES])
 def test_nan_confidences_defer(rule):
-    """If the draft's probabilities contain NaN, a rule tests id 1 as the exact rule does, and the residual counts the
-    NaN as 0. With these parameters every rule keeps a finite row."""
+    """If the draft's probabilities contain NaN, a cascade tests id 1 as the exact rule does, and the residual counts
+    the NaN as 0. With these parameters it keeps a finite row."""
     alpha = {"chow_log": 9.0, "diff_log": 9.0, "opt": 9.0, "opt_log": 9.0}.get(rule, 1.0)
     for d, u, tokens in ((1, 0.59, [1, 0]), (1, 0.61, [0, -1])):
         target = Rows(torch.tensor([[[0.5, 0.3, 0.2]] * 2], dtype=torch.float64), kind="probs")
