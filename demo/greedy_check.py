@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that greedy speculative decoding gives the tokens of plain decoding. Differences are shown with their logits.
+"""Check that greedy speculative decoding gives the tokens of plain decoding. A difference is shown with its gap.
 
     python -m demo.greedy_check                    # float32, 20 prompts x 64 tokens, batch 1, 4, 8: the exactness check
     python -m demo.greedy_check --dtype bfloat16   # how often rounding alone changes the output
     python -m demo.greedy_check --drafter kseq greedy --batch 1 4
 
-Two passes of different shape round differently, so either token may win where the two best logits nearly tie. In
-float32 a difference counts as such a tie if the two logits lie within 1e-4 of each other.
+Two passes of different shape round differently, so either token may win where the two best logits nearly tie. The gap
+is how far apart they lie. In float32 a difference counts as such a tie if the gap is at most 1e-4.
 """
 
 import argparse

@@ -23,7 +23,7 @@ struct Rows {
   const float* stats = nullptr;     // [rows, 4]
   bool stats_of_positions = false;  // stats are indexed by position, not by row of the store
   Sampling sampling;                // [B], if there are no stats
-  int64_t per_request = 0;          // positions per request, if dense
+  int64_t per_request = 0;          // positions per request, if dense; in verify_tree, stored rows per request
   int64_t extra = 0;                // positions of a request beyond its drafts, if ragged
   Store store;
   bool by_position = true;  // whether memory has the rows in the order of the positions; else `store` has their indices
@@ -56,8 +56,8 @@ struct Rows {
   // An upper bound on the number of ids in sums over a row; V is the target's
   SPECDEC_HD int64_t most_ids(int64_t V) const { return ids.most(V, memory.V); }
 
-  // Row i of request b, which must exist, as the request sees it after the window that ends at `position`. `view` is
-  // the index of this view in CUDA.
+  // Row i of request b, which must exist, with the request's view at `position` (core/views.h). In CUDA, `view` is the
+  // index of this view in Views::seen, and of the row's ids in RowsIds::listed.
   SPECDEC_HD Row at(int64_t start, int64_t b, int64_t i, int64_t position, int64_t view) const {
     Row row = as_stored(start, b, i).seen(views, b, position, view);
 #ifndef SPECDEC_IN_CUDA
@@ -119,7 +119,8 @@ struct Rows {
   SPECDEC_HD Row as_stored(int64_t start, int64_t b, int64_t i) const {
     if (by_position) return start < 0 ? memory.at(b, i) : memory.at(0, index(start, b, i));
     const int64_t n = number(start, b, i);
-    return memory.at(int64_t(uint64_t(n) / uint64_t(store.K)), n);  // batch_stride: a slot's stride minus K rows
+    // memory.batch_stride is a slot's stride minus K row strides, so the second index is n, not n % K.
+    return memory.at(int64_t(uint64_t(n) / uint64_t(store.K)), n);
   }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The SIMD kernels that compare: they find the largest logits of a chunk and those that reach a threshold, and sum
-// their weights
+// SIMD kernels for maxima and filters: the maximum of a chunk of logits or probabilities; counts, positions and weights
+// of the entries that reach a threshold; and the sums for top-n-sigma (Spread)
 #pragma once
 
 #include "simd.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An executor for walks by a rule that computes the TV and both entropies of a pair of rows in one pass, if
-// expect_gap() announces them. It needs more registers than a walk down a tree can spare.
+// An executor for walks by a rule. If expect_gap() announces a pair of rows, it computes their TV and both entropies in
+// one pass. It needs more registers than a walk down a tree can spare.
 #pragma once
 
 #include "mixture_executor.cuh"

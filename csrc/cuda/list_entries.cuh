@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lists the entries of a draft's rows by id (Listed in core/entry_ids.h), in a launch before those that read the rows.
-// A block takes one row. It sorts the ids of a sparse row (those of a map are sorted already), and writes a copy of the
-// row with its view applied where that is needed.
+// A block takes one row. It sorts the ids of a sparse row (those of a map are sorted already). It copies the row, with
+// its view applied, if it holds logits and is sparse or has a view.
 #pragma once
 
 #include "views.cuh"
@@ -39,7 +39,7 @@ SPECDEC_DEVICE void sort(Place* places, int n) {
 struct ListedRows {
   Listed* listed = nullptr;       // [positions]
   Place* places = nullptr;        // [positions, k], sparse only
-  float* written = nullptr;       // [positions, stride]: rows with views applied; null: none are written
+  float* written = nullptr;       // [positions, stride]: copies, with views applied; null: no copies
   int32_t* repeats = nullptr;     // [positions]; [1] of a map
   Seen* seen = nullptr;           // [positions], of a map: views that mask the draft ids without a target id
   uint32_t* mapped = nullptr;     // [words]: their mask; bit j: entry j has an id
@@ -209,7 +209,7 @@ class EntriesRoom {
     ids.listed = to_.listed;
     ids_ = ids;
   }
-  // Whether rows with views applied are written, and these rows
+  // Whether the rows are copied, and the copies
   bool written() const { return to_.written; }
   RowMemory written(int64_t per_request) const {
     return {to_.written, k_, per_request * to_.stride, to_.stride, kFloat32};

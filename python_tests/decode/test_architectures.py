@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every causal LM class of the installed transformers is refused with a reason, or decodes the text of plain generate.
+"""Every causal LM class of the installed transformers, if it can be built small, is refused with a reason, or decodes
+the text of plain generate.
 
 The tiers below `all` test a tenth of them, selected by SPECDEC_SEED.
 """
@@ -31,7 +32,7 @@ def drafters(draft, trees):
 
 
 def check_served(name, model, served, options):
-    """Check that greedy text in float32 equals plain generate's under every drafter that the model supports.
+    """Check that greedy text in float32 equals plain generate's, without a drafter and with those of drafters().
 
     Prompts differ in length, and share a batch if the model supports batches. They are read in one pass and in several.
     """

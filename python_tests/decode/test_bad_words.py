@@ -117,7 +117,7 @@ def decoded(drafter, n=tiers.draws(8000), verify="token", status=0):
 )
 @pytest.mark.slow
 def test_joint_law(kind):
-    """Words end at every position of a draft. With 8,000 draws a bias of total variation 0.1 is found 99 times in
+    """Words may end at any position of a draft. With 8,000 draws a bias of total variation 0.1 is found 99 times in
     100."""
     drafter, options = CASES[kind]
     tokens, stats, law = decoded(drafter, **options)

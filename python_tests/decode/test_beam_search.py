@@ -242,7 +242,7 @@ def test_the_cache_holds_what_beams_share_once():
 
 
 def test_all_beams_may_end_inside_the_tree():
-    """After token 1 comes 0, the end, almost surely: all beams finish within the tree of the first call."""
+    """After the first token comes 0, the end, almost surely: all beams finish within the tree of the first call."""
 
     def row(path):
         return torch.tensor([9.0, 0.0, -1.0]) if len(path) > 2 else torch.tensor([-9.0, 1.0, 0.9])

@@ -121,7 +121,7 @@ def test_joint_law_finds_a_bias_of_another_position(monkeypatch, wrong):
 @pytest.mark.parametrize("rule, alpha, verify", [("chow", 0.5, "token"), ("token_v3", 0.5, "block")])
 @pytest.mark.slow
 def test_joint_law_under_a_rule(rule, alpha, verify):
-    """The rule mixes both models' distributions under the bias; neither emits a forbidden id."""
+    """The rule mixes both models' distributions under the bias, and emits no forbidden id."""
     views = dict(logit_bias={0: 0.8, 3: NO}, presence_penalty=0.5)
     tokens, _, request, p, q = decoded(lambda d: ModelDrafter(d, 3), rule=rule, alpha=alpha, verify=verify, **views)
     law = plain_views.texts(lambda t: emitted(rule, p(t), q(t), (alpha,)), request)
@@ -132,8 +132,7 @@ def test_joint_law_under_a_rule(rule, alpha, verify):
 
 @pytest.mark.parametrize("kind", UNDER_VIEWS)
 def test_forbidden_ids_are_never_emitted(models, kind):
-    """Forbidden ids are never emitted: at temperature 2, with half of all ids forbidden, beside requests that may emit
-    them."""
+    """Half of all ids are forbidden, at temperature 2 (a greedy tree's is 0), beside requests that may emit them."""
     _, target, draft = models
     half = dict.fromkeys(range(1, 32, 2), NO)
     todo = [

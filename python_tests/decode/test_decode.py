@@ -81,7 +81,7 @@ def three_tokens(kind, n, temperature=1.0, V=4):
 @pytest.mark.parametrize("kind, temperature", CASES)
 @pytest.mark.slow
 def test_joint_law_of_three_tokens(kind, temperature):
-    """Through the whole loop, emitted tokens follow the target's joint distribution on V^3, with every drafter.
+    """Through the whole loop, emitted tokens follow the target's joint distribution on V^3.
 
     With 10,000 draws over up to 64 cells, a bias of total variation 0.06, spread over the cells, is found 99 times in
     100.
@@ -108,7 +108,7 @@ def test_joint_law_finds_a_wrong_draft_law(monkeypatch):
 @pytest.mark.parametrize("kind", ["plain", "model", "lookup", "both"])
 @pytest.mark.slow
 def test_a_request_alone_and_in_a_batch(models, kind):
-    """Sampled tokens depend on the request alone: in any batch, in any slot, beside any parameters."""
+    """A request gets the same tokens alone and in a batch, in another slot, beside other parameters."""
     _, target, draft = models["lean"]
     todo = [
         Request(
@@ -133,8 +133,8 @@ def test_a_request_alone_and_in_a_batch(models, kind):
 
 
 def test_parameters_are_each_requests_own(models):
-    """Beside a request at temperature 1, requests with top_k=1 and top_p -> 0 are greedy, and a greedy one stays
-    greedy."""
+    """Beside a request at temperature 1, requests whose filter keeps one token give the greedy text, and so does one at
+    temperature 0."""
     hf, target, draft = models["lean"]
     prompt = tiny.requests()[3].prompt
     variants = [dict(top_k=1), dict(top_p=1e-6), dict(min_p=1.0), dict(top_n_sigma=1e-6), dict(temperature=0.0)]
@@ -206,7 +206,7 @@ def test_text_waits_for_whole_characters():
 
 
 def test_stop_strings(models):
-    """The text ends before the stop string, and no part of the string is streamed, wherever a step ends inside it."""
+    """The text ends before the stop string, and no part of the string is streamed, whatever the drafter."""
     hf, target, draft = models["lean"]
     tokenizer, found = tiny.Letters(), []
     for request in tiny.requests():

@@ -124,8 +124,7 @@ def test_joint_law_of_trees_under_a_rule(pair, method, rule):
 
 
 def test_thresholds_of_a_tree():
-    """At (1, 1) the text is the target's. A low single threshold takes the draft's likeliest token wherever its target
-    probability reaches the threshold."""
+    """At (1, 1) the text is that of the exact rule. With lower thresholds more is accepted."""
     _, target, draft = tiny.served()["lean"]
     tree = lambda: TreeDrafter(draft, "target_only", drafts=3, depth=3)
 

@@ -202,7 +202,7 @@ def test_one_independent_draft_is_the_chain(models, kind):
 @pytest.mark.parametrize("kind", [k for k in KINDS if not k.startswith("greedy")])
 @pytest.mark.slow
 def test_a_request_alone_and_in_a_batch(models, kind):
-    """Sampled tokens depend on the request alone: in any batch, in any slot, beside any parameters and other trees."""
+    """A request gets the same tokens alone and in a batch, in another slot, beside other parameters and trees."""
     _, target, draft = models["lean"]
     changes = [
         dict(temperature=[0.0, 1.0, 0.7, 1.3][i % 4], top_k=[0, 5][i % 2], top_p=[1.0, 0.8, 1.0][i % 3], seed=100 + i)
@@ -216,8 +216,8 @@ def test_a_request_alone_and_in_a_batch(models, kind):
 
 @pytest.mark.parametrize("name", ["lean", "llama-hf", "gpt2"])
 def test_every_node_is_scored_as_its_own_text(models, name):
-    """One pass over two different trees, and three passes over parts of them, give each node the logits of its path
-    read alone, in float32."""
+    """One pass over two different trees gives each node the logits of its path read alone, in float32. Three passes
+    over parts give the first tree's again."""
     hf, target, _ = models[name]
     prefix = [[5, 9, 3, 7, 1], [8, 2]]
     parents = torch.tensor([[-1, 0, 0, 1, 1, 3, 2], [-1, 0, 1, 2, 0, -1, -1]], dtype=torch.int32)
@@ -296,8 +296,8 @@ def test_a_parent_list_is_filled_with_the_likeliest_tokens(models):
 def test_drafted_rows_and_random_numbers(models):
     """Each node's row of draft logits is the draft's distribution after the node's parent.
 
-    Every draw has its own random number. Of K drafts, draft k at level l has the slot l * K + k. In a fixed shape a
-    first child has the slot of its node number less one.
+    Of K drafts, draft k at level l is drawn with the random number of slot l * K + k. In a fixed shape a first child
+    has the slot of its node number less one.
     """
     _, _, draft = models["lean"]
     u = sk.uniforms(torch.tensor([3]), torch.tensor([3]), 18, sk.DOMAIN_DRAFT)

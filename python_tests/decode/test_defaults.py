@@ -41,8 +41,7 @@ def models():
 
 
 def requests_for(kind, takes):
-    """Return requests with every parameter, under rules that read one model's rows or both where the drafter supports
-    them."""
+    """Return requests with filters, under rules that read one model's rows or both where the drafter supports them."""
     rules = [("exact", None), ("exact", None), ("lenience", 0.5), ("diff", 0.5), ("chow", 0.4), ("chow_log", 1.0)]
     hot = 0.0 if kind == "greedy" or kind.startswith("adaptive") else 0.9  # adaptive lengths depend on the clock
     rules = [(rule, alpha) for rule, alpha in rules if rule in takes]

@@ -60,7 +60,7 @@ def test_what_is_left_is_counted_in_prompts(batch, names):
 
 @pytest.mark.slow
 def test_from_the_first_stage_to_the_next_command(folders, monkeypatch, capsys):
-    """Every stage prints how long it takes, and the command at the end works."""
+    """The stages are named in order, and the command at the end works."""
     target, draft = folders
     monkeypatch.setattr(texts, "QUESTIONS", ("def f(x): def f",))
     monkeypatch.chdir(ROOT)

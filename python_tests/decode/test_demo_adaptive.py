@@ -31,7 +31,7 @@ def test_intervals_hold_what_they_say():
 
 @pytest.mark.slow
 def test_a_measurement():
-    """Every side decodes the same requests. The adaptive drafter is kept from round to round."""
+    """Every side decodes the same requests in each round."""
     _, target, draft = tiny.served()["lean"]
     pair = SimpleNamespace(target=target, draft=draft, eos=())
     prompts = [r.prompt for r in tiny.requests()][:2]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adaptive draft lengths: goodput in simulated steps with a known optimum, and distributions under every choice."""
+"""Adaptive draft lengths: goodput in simulated steps against fixed lengths, what is measured and learnt, and the output
+distributions of four drafters."""
 
 import random
 from dataclasses import replace
@@ -91,9 +92,9 @@ def adaptive_rows(gamma, n, chances, rng):
 def test_never_slower_than_plain_nor_than_a_fixed_length(name):
     """Over 300 steps adaptive drafting reaches 96% of the goodput of every fixed length.
 
-    Goodput is relative to uninterrupted plain decoding, so that the fixed length 0 is below 1. The 4% allow for one
-    step in 65 without a draft, for trials, and for random variation (5% per step, and the tokens' own over 300 steps of
-    1 to 16 requests).
+    Goodput is relative to plain decoding without the slow passes, so the fixed length 0 is below 1. The 4% allow for
+    one step in 65 without a draft, for trials, and for random variation (5% per step, and the tokens' own over 300
+    steps of 1 to 16 requests).
     """
     world = WORLDS[name]
     *fixed, found = (
@@ -108,7 +109,8 @@ def test_never_slower_than_plain_nor_than_a_fixed_length(name):
 
 
 def test_a_price_is_what_the_seconds_would_have_brought():
-    """Steps of 10 + 2 (M - 4) ms emit 4 tokens without drafts: a scored token costs 2 ms at .4 tokens/ms."""
+    """A step that scores M tokens takes 10 + 2 (M - 4) ms. Without drafts that is 4 tokens in 10 ms, .4 tokens/ms, so a
+    draft token (2 ms) costs .8 tokens."""
     goodput = Goodput()
     assert goodput.price(4) == pytest.approx(0.03 * 4) and goodput.rate(4) == 0
     for step, drafted in enumerate([0, 4, 8, 12, 8, 4] * 30):
@@ -147,7 +149,7 @@ def test_plain_steps_and_trials():
     drafted = [step(gamma, accepted=0, draft=0.1) for _ in range(900)]
     tried = [i for i, d in enumerate(drafted) if d]
     gaps = [b - a for a, b in zip(tried, tried[1:])]
-    assert gaps == [2, 17, 33, 65, 129, 257, 257], gaps  # the second step is without drafts, to measure their cost
+    assert gaps == [2, 17, 33, 65, 129, 257, 257], gaps  # the second step has no drafts, to measure plain decoding
     assert step(gamma, 0) == 0
 
 
@@ -177,7 +179,8 @@ def test_chances():
 
 
 def test_kinds_of_rows():
-    """ln .9/.1 = 2.2 and ln .5/.5 = 0; rows with one id and with none; two temperatures are two kinds."""
+    """A kind holds the request's temperature and rule, and the rounded log-odds of the row's largest probability: here
+    ln .9/.1 = 2.2, ln .5/.5 = 0, and the limits 4 and -4 for rows with one id and with none."""
     rows = sk.Rows(torch.tensor([[0.9, 0.1, 0.0], [0.5, 0.25, 0.25], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]).log())
     batch = Batch(Sequence(i, Request([1], temperature=t)) for i, t in enumerate((0.0, 0.0, 0.7, 1.0)))
     assert [kind.known for kind in row_kinds(batch, rows, 0)] == [
@@ -253,11 +256,12 @@ CHOICES = {
 @pytest.mark.parametrize("kind", CHOICES)
 @pytest.mark.slow
 def test_joint_law_of_three_tokens(kind):
-    """Rows stop at different lengths, by what was known before the draw: the distribution on V^3 stays the target's."""
+    """Drafts end at different lengths, decided before the next token is drawn, so the joint distribution of three
+    tokens stays the target's."""
     check, widths = three_tokens(CHOICES[kind], 10_000)
     assert check.passed, check
     assert check.cells > 25 and check.detects < 0.06, check
-    assert sum(n > 1000 for n in widths.values()) > 1, widths  # drafts of different length, and none
+    assert sum(n > 1000 for n in widths.values()) > 1, widths  # at least two lengths are common; 0 counts as one
 
 
 @pytest.mark.slow
@@ -305,8 +309,8 @@ def test_a_lookup_learns_from_what_it_did_not_draft():
 
 @pytest.mark.parametrize("worth, looked_up", [(0.3, True), (2.0, False)])
 def test_lookup_or_model_by_what_they_bring(monkeypatch, worth, looked_up):
-    """A match of four tokens with acceptances .6, .36, .216, .1296 at a price of .1 each gains .91. The model drafts
-    the row if it gains more."""
+    """The first four tokens of the match survive with probability .6, .36, .216, .1296, and each costs .1, so they gain
+    .91. The fifth would survive with .078, less than its price. The model drafts the row if it gains more."""
     _, _, model = tiny.served()["lean"]
     drafter = priced(LookupThenModel(PromptLookupDrafter("auto"), ModelDrafter(model, "auto")), 0.1)
     drafter.begin(1, 100)

@@ -332,7 +332,7 @@ def test_what_a_listener_raises_is_the_callers(models):
 
 
 def test_all_results_or_none(models):
-    """generate raises for a caller who does not check each result."""
+    """check() raises if a request ended by an error."""
     todo = requests_for("plain")
     output = generate(models[0], todo)
     assert output.check() is output

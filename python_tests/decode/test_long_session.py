@@ -75,8 +75,8 @@ SLOW = [pytest.mark.slow, pytest.mark.thorough]
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in ("both", "plain") else SLOW) for k in KINDS])
 def test_memory_does_not_grow(models, kind):
-    """All containers reachable from a session are counted after 40 and after 120 requests, some of them cancelled or
-    failed. Kills: a list of results, an index of a text, or a table of drafts that is kept."""
+    """All containers reachable from a session are counted after 41 and after 120 requests, some of them cancelled.
+    Kills: a list of results, an index of a text, or a table of drafts that is kept."""
     target, draft = models
     session = Session(target, KINDS[kind](draft), max_batch=3, capacity=40, tokenizer=tiny.Letters())
     rule = dict(rule="chow", alpha=0.4) if kind == "cascade" else {}
@@ -98,7 +98,7 @@ def test_memory_does_not_grow(models, kind):
 
 
 def test_nothing_of_a_request_stays(models):
-    """A request's objects are freed once its result is popped and released."""
+    """No container refers to a popped result, and its keys are cleared from the caches."""
     target, draft = models
     session = Session(target, KINDS["both"](draft), max_batch=2, capacity=40)
     index = session.submit(Request([11, 12, 13], 5))
@@ -133,7 +133,7 @@ def test_pop(models):
 
 
 def test_a_drafter_serves_one_run_at_a_time(models):
-    """A second run is refused when it begins, not when it fails. The first is not disturbed."""
+    """A second run is refused before it begins. The first is not disturbed."""
     target, draft = models
     lookup, model = PromptLookupDrafter(4), ModelDrafter(draft, 3)
     todo = [some(i) for i in range(3)]

@@ -131,8 +131,8 @@ def test_joint_law_under_a_rule(rule, alpha, verify):
 
 @pytest.mark.parametrize("rule, alpha", [("exact", None), ("chow", 0.9), ("token_v2", 1.0), ("ensemble", 0.0)])
 def test_a_draft_model_that_has_none_of_the_allowed_ids(models, rule, alpha):
-    """The draft's row is empty where only ids that the draft lacks are allowed. Its draft is then rejected under every
-    rule, and no forbidden id is emitted."""
+    """The draft's row is empty where only ids that the draft lacks are allowed. Its draft is then rejected, whatever
+    the rule, and no forbidden id is emitted."""
     hf, target, _ = models
     draft = adapt(tiny.llama(6, 16))
 
@@ -152,7 +152,7 @@ def test_a_draft_model_that_has_none_of_the_allowed_ids(models, rule, alpha):
 
 
 def test_a_text_is_asked_about_once_in_a_step(models):
-    """Drafting and verification share the masks, so that the function is called once for each text."""
+    """Drafting and verification share the masks, so the function is called at most once for each row of a step."""
     _, target, draft = models
     seen = []
     todo = [Request([1, 2], 12, allowed=lambda text: seen.append(tuple(text)), temperature=1.0)]

@@ -213,7 +213,7 @@ def dynamic():
 
 @pytest.mark.parametrize("make", [longrope, dynamic])
 def test_what_is_decided_by_the_longest_row(make):
-    """Up to the length at which a pass changes the positions of all tokens, the text is plain generate's, in any batch
+    """Up to the length at which a pass changes the positions of all tokens, the text is plain generate's, in a batch
     and with drafts that reach further. Longer requests are refused with the reason."""
     model = make()
     served = adapt(model)

@@ -31,7 +31,7 @@ def pair():
 
 
 def test_greedy_output_is_the_targets_own(pair):
-    """Every drafter, batch 1 and 8: token for token, except ties of the two best logits within 1e-4."""
+    """Drafters of chains, batch 1 and 8: token for token, except ties of the two best logits within 1e-4."""
     from demo.greedy_check import TIE, check
     from demo.prompts import humaneval
 

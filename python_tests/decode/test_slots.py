@@ -71,8 +71,9 @@ del KINDS["plain"]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_drafts_depend_on_the_request_alone(models, kind):
-    """Requests are added, end and are cancelled, so that slots are reused, and every third step runs in parts. Kills:
-    nodes or n-grams recorded for another slot than that of their request."""
+    """Requests are added, end and are cancelled, so that slots are reused, and every third pass of the target over
+    several requests fails, so that steps run in parts. Kills: nodes or n-grams recorded for another slot than that of
+    their request."""
     target, draft = models
     todo, rng, passes = of_few_prompts(16), random.Random(kind), iter(range(10**6))
     alone = Session(target, KINDS[kind](draft), max_batch=1, capacity=40)

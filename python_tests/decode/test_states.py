@@ -102,8 +102,8 @@ def largest_error(hf, draft, rows):
 
 @pytest.mark.parametrize("kind", DRAFTERS)
 def test_rows_are_those_of_the_recursion(hf, draft, kind):
-    """Sampled and greedy requests are added and end, with accepted, rejected and looked-up tokens and slots that move.
-    In float32 sums of another order differ by 1e-4 for logits of about 10."""
+    """Sampled requests are added and end, with accepted, rejected and looked-up tokens and slots that move. In float32
+    sums of another order differ by 1e-4 for logits of about 10."""
     todo = tiny.requests(n=5, temperature=1.0)
     rows, output = rows_of_a_run(LeanLlama.from_hf(hf), LeanLlama.from_layer_draft(draft), kind, todo)
     assert len(rows) > 15 and 0.1 < output.stats.alpha < 0.9

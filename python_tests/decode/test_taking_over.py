@@ -173,8 +173,8 @@ CHANGES = [
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.filterwarnings("ignore")
 def test_what_changes_a_forward_is_served(change):
-    """Every way to change a module's computation without changing the model's class: the text is that of the model's
-    own generate, plain and with drafts. Each change alters the text, so dropping it would be found."""
+    """The model's class is unchanged, but a module computes something else: the text is that of the model's own
+    generate, plain and with drafts. Each change alters the text, so dropping it would be found."""
     model = tiny.llama(0)
     before = own_text(model)
     assert isinstance(adapt(model), LeanLlama) and texts(adapt(model)) == before

@@ -56,7 +56,8 @@ def test_examples_print_what_they_say():
 
 
 def test_no_call_looks_at_a_value():
-    """Every call works on fake tensors, so that it reads no values, as torch.compile and CUDA graphs require."""
+    """torch.compile and CUDA graphs require that a call reads no values. These calls work on fake tensors, which have
+    none."""
     B, N, S, V = 3, 6, 4, 8
     with FakeTensorMode():
         ids = lambda *shape: torch.empty(shape, dtype=torch.int64)

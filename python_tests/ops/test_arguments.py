@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every argument of every public function, given every wrong kind of value. The call returns a result or raises an
+"""Every argument of every public function, given values of many wrong kinds. The call returns a result or raises an
 error that names the op and the argument. The arguments are read from the functions' signatures."""
 
 import inspect

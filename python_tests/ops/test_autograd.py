@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No op is differentiable, and no result requires grad, even if arguments do. torch.func's transforms and forward-mode
-AD raise."""
+"""No op is differentiable, and no result requires grad, even if arguments do. torch.func's derivatives and forward-mode
+AD raise, and vmap works."""
 
 import re
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every mutant of the sources fails the test that is named beside it.
+"""Every mutant of the sources in these modules fails the test that is named beside it.
 
 Scale mutants lose the probability that remains once a row's likely tokens are removed; the tests at every scale find
 them. Penalty mutants penalise a row wrongly; a comparison with rows that were penalised beforehand finds them. Filter

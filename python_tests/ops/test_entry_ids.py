@@ -18,7 +18,7 @@ def spread(values, ids, fill):
 
 
 def ids_of(form, k, generator, repeats=False):
-    """Return the ids [B, G, k] of sparse or mapped rows, a third of them negative, and the fields of Rows."""
+    """Return the ids [B, G, k] of sparse or mapped rows, about a third of them negative, and the fields of Rows."""
     end = max(k // 2, 1) if repeats else V
 
     def some():

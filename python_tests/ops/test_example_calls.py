@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example calls that ship with the package: they cover every form of every op, agree with the reference, and pass
-torch's checks of an op."""
+"""The example calls that ship with the package: what they cover, that they agree with the reference, and torch's checks
+of an op."""
 
 import inspect
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kseq_rho: rho is the best valid one, on random pairs, by hand, at degenerate rows, and for mutants."""
+"""kseq_rho: rho is the best valid one, on random pairs, by hand and at degenerate rows. Mutants fail."""
 
 import contextlib
 import math

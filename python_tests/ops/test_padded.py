@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Padded buffers: the first n requests or rows get, bit for bit, the results of a call with only these, whatever the
-buffers hold after them. Later results are marked absent. The calls are the examples, so they cover every form of every
-argument."""
+buffers hold after them. Later results are marked absent. The calls are the examples."""
 
 import functools
 

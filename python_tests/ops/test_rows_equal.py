@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows on every backend: a plain tensor equals Rows of it, given stats equal the parameters they were made with, and
 the rows returned by sample go to verify_chain unchanged. torch.compile and torch.export take Rows. The calls are made
-from the example calls, one per form of a call."""
+from the example calls."""
 
 import inspect
 

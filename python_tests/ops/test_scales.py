@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops agree with the float64 reference at every scale, on every instruction set: temperatures of .01 to 100, gaps of 50
-to 300, float32, bfloat16 and float16. The cases are random; SPECDEC_SEED selects others."""
+"""Ops agree with the float64 reference at many scales: temperatures of .01 to 100, gaps of 50 to 300, float32, bfloat16
+and float16. The instruction sets share the cells (support/scale_cases.py). The cases are random; SPECDEC_SEED selects
+others."""
 
 import itertools
 import math
@@ -30,7 +31,7 @@ def test_trees(isa_backend, method):
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_chains(isa_backend, method):
-    """Chains under every rule."""
+    """Chains; requests take the rules in turn."""
     for cell in share(isa_backend):
         rng = rng_of(method, cell)
         agree(

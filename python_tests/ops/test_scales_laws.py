@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joint distributions of drafts and emitted tokens at T = .1, with logits / T up to 120 apart, by op, method and rule,
-on every instruction set of the CPU. Other backends agree with the reference token by token (test_scales.py), and the
-distributions enumerated here are the reference's."""
+"""Joint distributions of drafts and emitted tokens at T = .1, with gaps of 120 in logits / T, by op, method and rule.
+Most cases run on one of the CPU's instruction sets, in turn. Other backends agree with the reference token by token
+(test_scales.py), and the distributions enumerated here are the reference's."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """top-n-sigma: keep logits >= max - n * sigma, of a row's finite logits before the temperature.
 
-test_row_stats.py and the tests of all ops test it together with the other filters."""
+test_row_stats.py and the tests of other ops test it together with the other filters."""
 
 import math
 
@@ -93,9 +93,9 @@ def with_rows(arguments, filters, change):
 
 @pytest.mark.parametrize("op", ["verify_chain", "verify_tree"])
 def test_verification_is_that_of_rows_without_what_it_removes(op_backend, op):
-    """Results equal those on rows with -inf in place of the removed entries, bit for bit, for every exact method and
-    layout of rows. All calls also have a min-p that removes nothing, because a row without any filter is summed in
-    another order."""
+    """Results equal those on rows with -inf in place of the removed entries, bit for bit, for the exact methods and the
+    layouts of rows that the examples have. All calls also have a min-p that removes nothing, because a row without any
+    filter is summed in another order."""
     calls = list(ordinary(op, 1030 if op_backend == "cpu" else 77))
     if op_backend != "cpu":
         calls = calls[::3]

@@ -80,7 +80,8 @@ def test_agrees_on_any_shape(verify, backend, seed):
 
 @pytest.mark.parametrize("which", ["target", "draft", "both"])
 def test_agrees_on_probability_rows(verify, backend, which):
-    """Probability rows are not rounded before the comparison, so acceptances are equal without a band."""
+    """If both sides are probabilities, nothing is rounded before the comparison, so acceptances are equal without a
+    band."""
     args = cases.chain(5, scale(400, backend), 3, 37)
     if which in ("target", "both"):
         args |= {"target_logits": args["target_logits"].softmax(-1), "target_kind": "probs"}

@@ -141,7 +141,7 @@ def in_every_order(calls):
 
 @pytest.mark.parametrize("filtered", [False, True])
 def test_order_of_threads_and_blocks(filtered):
-    """Results have the same bits in every order of a block's threads and of a launch's blocks."""
+    """Results have the same bits in eight orders of a block's threads and of a launch's blocks."""
     where = next((name for name in backends.NAMES if name.startswith("cuda-on-cpu")), None)
     if where is None:
         pytest.skip("cuda-on-cpu was not asked for")

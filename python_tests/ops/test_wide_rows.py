@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows and temperatures at the ends of float32's range give the float64 distribution in every op."""
+"""Rows and temperatures at the ends of float32's range give the float64 distribution in row_stats, sample and
+verification."""
 
 import math
 
@@ -110,8 +111,7 @@ def test_samples_and_steps(backend, T):
 
 @pytest.mark.parametrize("at", [0, 1])
 def test_what_lies_far_below_weighs_nothing(backend, at):
-    """u = 0 draws the first id with mass. An id whose p underflows even in float64 has no mass, on every instruction
-    set."""
+    """u = 0 draws the first id with mass. An id whose p underflows even in float64 has no mass."""
     z = torch.full((1, 40), -3e38)
     z[0, 20 + at] = 3e38
     for T in (1e-3, 1.0, 1e30):
@@ -146,8 +146,8 @@ ZEROS = [[-0.0, 0.0], [0.0, -0.0], [-0.0, -0.0], [-0.0, 0.0, -1.0], [-1.0, -0.0,
     ],
 )
 def test_both_zeros_are_one_logit(backend, params, V):
-    """-0 and +0 are the same logit, also as cutoff and maximum, in any order. The stats have the same bits on every
-    backend."""
+    """-0 and +0 are the same logit, also as cutoff and maximum, in any order. Scale, cutoff and maximum have the same
+    bits on every backend."""
     rng = np.random.default_rng(V)
     rows = [np.resize(zeros, V) for zeros in ZEROS] + [rng.choice([-0.0, 0.0], V), rng.choice([-0.0, 0.0, -3.0], V)]
     rows.append(np.where(np.arange(V) == V - 1, math.nan, -0.0))  # invalid
@@ -164,8 +164,8 @@ def test_both_zeros_are_one_logit(backend, params, V):
     "T, greedy", [(0.0, True), (1e-45, True), (1e-38, True), (1.17e-38, True), (FLT_MIN, False), (1.18e-38, False)]
 )
 def test_subnormal_temperatures_are_greedy(backend, T, greedy):
-    """In every op a subnormal temperature counts as greedy, as a number or in a tensor. The smallest normal one has a
-    finite scale."""
+    """A subnormal temperature counts as greedy, as a number or in a tensor. The smallest normal one has a finite
+    scale."""
     z = torch.tensor([[1.0, 3.0, 3.0, 2.0]])
     u = torch.tensor([[0.0, 0.9]], dtype=torch.float64)
     for t in (T, torch.tensor([T])):

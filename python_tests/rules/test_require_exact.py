@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""require_exact=True refuses every rule and parameter under which the output need not follow the target distribution.
-test_rules_reference.py shows by enumeration which ones these are."""
+"""require_exact=True refuses rules and parameters under which the output need not follow the target distribution.
+test_rules_reference.py checks the table of the others (keeps_target_at) by enumeration."""
 
 import pytest
 import torch

@@ -63,8 +63,8 @@ OFF = {
 def test_mixed_requests_are_alone(verify, op_backend, method):
     """Each request of a mixed batch gets the results that it gets alone, bit for bit.
 
-    The batch of 64 mixes all rules, greedy and sampled, with and without filters. The call with one request gives the
-    rule by name, and leaves out the filters that are off.
+    The batch of 64 mixes the method's rules, greedy and sampled, with and without filters. The call with one request
+    gives the rule by name, and leaves out the filters that are off.
     """
     slow = op_backend == "triton-interpret"  # a filtered request takes half a second
     G, V = (2, 1031) if slow else (3, 3001)  # rows of several chunks, not aligned
@@ -140,8 +140,8 @@ def test_lenience_golden(sweep, sweep_backend):
 
 @pytest.mark.one_backend
 def test_block_golden(sweep, sweep_backend):
-    """p = (1/3, 2/3), q = (2/3, 1/3), two draft tokens: block verification accepts 11/9 on average, the token method
-    10/9. The drafts (0, 0) have r = (1/2, 1/4) and s_1 = 0, so both or none are accepted."""
+    """p = (1/3, 2/3), q = (2/3, 1/3), two draft tokens: block verification accepts 11/9 on average. The drafts (0, 0)
+    have r = (1/2, 1/4) and s_1 = 0, so both or none are accepted."""
     n = {"cuda-on-cpu": 6}.get(sweep_backend, 32)
     p, q = ln(1 / 3, 2 / 3), ln(2 / 3, 1 / 3)
     u = torch.cartesian_prod(*[torch.from_numpy(quadrature.strata(n))] * 2)
@@ -161,8 +161,8 @@ def test_block_golden(sweep, sweep_backend):
 @pytest.mark.law
 @pytest.mark.slow
 def test_joint_law(sweep, name):
-    """Tokens and lengths are distributed as enumerated by chain_law. Both positions' rows depend on the prefix, and the
-    draft has a bonus row."""
+    """Tokens and lengths are distributed as enumerated by chain_law. Rows depend on the prefix, and the draft has a
+    bonus row."""
     n = 100_000
     p_row, q_row = checks.noise(3, 4), checks.noise(4, 4)
     alpha = rule_cases.ALPHAS[name][-1]

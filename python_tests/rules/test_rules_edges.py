@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules at the edges: invalid rows, thresholds, greedy targets, wrong arguments, and torch's checks of an op."""
+"""Rules and block verification at the edges: invalid rows, thresholds, greedy rows, defaults, and wrong arguments."""
 
 import math
 
@@ -16,8 +16,8 @@ from specdec_kernels.rules import TABLE
 
 @pytest.mark.parametrize("name", TABLE)
 def test_bad_rows(sweep, name):
-    """A rule defers to the target if a row is invalid. An invalid draft row is ignored, an invalid target row ends the
-    step, and no other request changes."""
+    """With an invalid row the op does as the reference, emits tokens of the vocabulary, and reports an invalid target
+    row. The other request's status stays 0."""
     V = 1100
     good_p, good_q = cases.rows_pair(3, 1, V, kinds=["near"])
     alpha = rule_cases.ALPHAS[name][-1]
@@ -67,7 +67,8 @@ def test_greedy(verify, method):
 
 @pytest.mark.parametrize("name", ["token_v1", "token_v2", "token_v3"])
 def test_token_rules_at_a_greedy_draft(verify, name):
-    """A greedy draft's confidence is 1 at its argmax, also for a large id. The rule keeps id 1000, which has p = .6."""
+    """A greedy draft's q is 1 at its argmax, also for a large id. The rule keeps id 1000, which has p1 = .6, q1 =
+    .9."""
     p = torch.full((1100,), math.log(0.4 / 1099)).index_fill(0, torch.tensor([1000]), math.log(0.6))
     q = torch.full((1100,), math.log(0.1 / 1099)).index_fill(0, torch.tensor([1000]), math.log(0.9))
     out = verify(**one(p, q, 1000, 0.99), draft_temperature=0.0, rule=name, alpha=0.5)
@@ -90,8 +91,8 @@ def test_block_where_nothing_is_lacking(verify):
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_greedy_rows_between_others(verify, op_backend, method):
-    """Any row of a request may be greedy, through given stats. Half of the draft tokens at greedy rows are the
-    argmax."""
+    """Any target row of a request may be greedy, through given stats. About half of the draft tokens at greedy rows are
+    the argmax."""
     B, G, V = rule_cases.count(240, op_backend), 4, 7
     args = rule_cases.chain(31, B, G, V, method, bonus_row=True, kinds=["near", "dirichlet"])
     some = torch.Generator().manual_seed(2)

@@ -66,8 +66,8 @@ def test_a_confused_rule_is_caught(rule, i):
 
 @pytest.mark.parametrize("what", ["method", "bonus", "alpha of the neighbour", "codes shifted"])
 def test_a_wrong_batch_is_caught(what):
-    """Agreement with the reference fails if the op takes block verification for the token method, ignores the draft's
-    bonus row, or uses another request's parameters or rule."""
+    """Agreement with the reference fails if the op uses the token method in place of block verification, ignores the
+    draft's bonus row, or uses another request's parameters or another rule."""
     args = rule_cases.chain(23, 300, 3, 9, "block", bonus_row=True)
     wrong = dict(args)
     if what == "method":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output distributions of the rules, enumerated exactly: chain_law against the distribution that defines each rule, for
-every rule and method."""
+every rule, and for block verification with every rule that it takes."""
 
 import importlib
 import itertools
@@ -166,8 +166,8 @@ def test_drafts_narrower_and_wider(method, vocab):
 
 
 def test_the_parameters_are_telling():
-    """On the rows of the tests above, every rule changes the distribution. Every row rule keeps q at some rows and
-    defers to p at others."""
+    """On random and tempered rows, every rule but the exact one changes the distribution. Every row rule keeps q at
+    some rows and defers to p at others."""
     for rule in [*ALPHAS][1:]:
         kinds = set()
         for kind in ("random", "tempered"):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Guarantees of the rules on random rows: bounds, and parameters at which a rule is exact. Block verification accepts
-at least as many tokens on average as the token method."""
+at least as many tokens on average as the token method. Also deferral_rate and row_gap by hand."""
 
 import numpy as np
 import pytest

@@ -40,7 +40,7 @@ def test_children_without_replacement(method, rule):
 
 def test_a_chain_is_a_tree():
     """A tree with one draft is a chain: recursive rejection equals the token method, and traversal equals block
-    verification, under every rule that defines a distribution."""
+    verification, under the exact rule and the cascades."""
     rng = torch.Generator().manual_seed(5)
     B, G, V = 60, 3, 6
     p = 2 * torch.randn(B, G + 1, V, generator=rng)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reference.verify_chain with rules and block verification on given uniforms: columns of the uniforms, mixed batches,
-greedy rows, invalid data, ties and margins."""
+"""reference.verify_chain with rules and block verification on given uniforms: mixed batches, greedy rows, invalid data,
+ties, margins and arguments."""
 
 import math
 
@@ -134,8 +134,8 @@ def test_ragged_equals_dense(method, end_row):
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_the_bonus_follows_pi_where_the_drafts_row_is_given(method):
-    """The bonus token after all drafts follows pi under rules that define a distribution, and p under the others and
-    the exact rule. A bonus token from the caller is emitted unchanged."""
+    """The bonus token follows pi if the rule defines one and the draft has a row for that position. Otherwise it
+    follows p. A bonus token from the caller is emitted unchanged."""
     p, q = TELLING
     for rule in LAWS if method == "block" else ALPHAS:
         for end in (True, False):
@@ -188,8 +188,9 @@ def greedy_step(d, rule, alpha, u=0.5, v=0.5, q_temperature=0.0, method="token",
 
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_greedy_rows(method):
-    """Target and draft at T = 0. A rule that defers emits the argmax of p, and one that keeps the draft emits the
-    argmax of q. Confidences come from the unscaled rows."""
+    """The target is at T = 0, and so is the draft unless q_temperature is given. A rule that defers emits the argmax of
+    p. Under a rule that keeps the draft's row, the draft is accepted, and the bonus is the argmax of q if the draft is
+    greedy. Confidences come from the unscaled rows."""
     assert greedy_step(2, "diff", 0.0, method=method) == [2, 0] and greedy_step(2, "chow", 0.4, method=method) == [
         0,
         -1,
@@ -243,8 +244,8 @@ NAN = (math.nan, 0.5, 0.5)
 
 @pytest.mark.parametrize("rule", [*ROW_RULES, *TOKEN_RULES])
 def test_nan_confidences_defer(rule):
-    """If the draft's probabilities contain NaN, a rule tests id 1 as the exact rule does, and the residual counts the
-    NaN as 0. With these parameters every rule keeps a finite row."""
+    """If the draft's probabilities contain NaN, a cascade tests id 1 as the exact rule does, and the residual counts
+    the NaN as 0. With these parameters it keeps a finite row."""
     alpha = {"chow_log": 9.0, "diff_log": 9.0, "opt": 9.0, "opt_log": 9.0}.get(rule, 1.0)
     for d, u, tokens in ((1, 0.59, [1, 0]), (1, 0.61, [0, -1])):
         target = Rows(torch.tensor([[[0.5, 0.3, 0.2]] * 2], dtype=torch.float64), kind="probs")
@@ -279,7 +280,7 @@ def test_bad_rows_and_drafts_emit_a_token_of_the_vocabulary(rule):
 
 
 def test_a_token_the_target_forbids_is_not_accepted():
-    """Rules that test the target alone reject a draft with p(d) = 0, even at their loosest parameters."""
+    """These rules define no distribution. They reject a draft with p(d) = 0 even at very loose parameters."""
     p = (0.6, 0.4, 0.0)
     for rule, alpha in (
         ("typical", (0.0, 0.0)),
@@ -307,8 +308,8 @@ def probs_step(rule, alpha, d, u, p, q):
 
 
 def test_a_tie_keeps_the_draft():
-    """Rules keep the draft iff a comparison with >= holds, so a tie keeps it. Probability rows are not rounded, so
-    these ties are exact."""
+    """These rules compare with >=, so a tie keeps the draft; only "typical" compares with >. Probability rows are not
+    rounded, so these ties are exact."""
     p, q = [0.5, 0.25, 0.25], [0.125, 0.75, 0.125]
     for rule, alpha, d in (("chow", 0.25, 1), ("token_v2", 0.25, 1), ("token_v3", 0.5, 1)):
         below = float(np.nextafter(np.float32(alpha), np.float32(0)))

@@ -15,8 +15,8 @@ DRAWS = 40_000
 
 @pytest.mark.parametrize("name", CASES)
 def test_right_rules_pass(name):
-    """Our ops pass. For the token method the drafts are drawn from the same seeds, and accepted lengths are checked
-    too. For block verification they are not."""
+    """verify_chain passes. For the token method the drafts are drawn from the same seeds, and accepted lengths are
+    checked too."""
     testing.assert_verifier(wild.right, CASES[name], DRAWS, expected="token", draft=wild.honest)
     testing.assert_verifier(wild.block, CASES[name], DRAWS)
 
@@ -35,7 +35,7 @@ VERIFIERS = {
 
 @pytest.mark.parametrize("name", VERIFIERS)
 def test_wrong_rules_are_found(name):
-    """Wrong rules are found under any expected rule, because the completed tokens do not follow the target
+    """Wrong rules are found without a rule to expect, because the completed tokens do not follow the target
     distribution."""
     verify, case = VERIFIERS[name]
     with pytest.raises(AssertionError, match=f"{case}: FAIL"):

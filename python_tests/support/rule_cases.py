@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches in which every rule meets every kind of row."""
+"""Batches of requests with different rules, on rows of different kinds."""
 
 import torch
 from support import cases, tiers

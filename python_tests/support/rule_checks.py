@@ -30,7 +30,7 @@ AGREEMENT = {
 
 
 def agrees_with_the_reference(verify, op_backend, name, method):
-    """Compare a batch of one case with the reference. In each batch all rules meet all kinds of rows."""
+    """Compare a batch of one case with the reference. A batch of 70 requests or more has all rules of the method."""
     case = AGREEMENT[name]
     case = case | {"B": rule_cases.count(case["B"], op_backend)}
     args = rule_cases.chain(23, method=method, shift=case["B"] * list(AGREEMENT).index(name), **case)
@@ -118,7 +118,7 @@ def one(p, q, d, u=0.5, v=0.5, **how):
 
 
 def bad_rows_among_good_ones(verify, method):
-    """Check all rules in one batch, in which every other request has an invalid row."""
+    """Check a batch with several rules, in which every other request has an invalid row."""
     args = rule_cases.chain(29, 24, 1, 1100, method, dirty=False, kinds=["near"], shift=1)
     bad = [row for row, _ in cases.bad_rows(1100)]
     for b in range(0, 24, 2):

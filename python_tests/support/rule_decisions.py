@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each rule's decision on both sides of every turning point: of the uniform, of the parameter and of the final draw.
+"""Each rule's decision just below and above values at which it turns: of the uniform, of a parameter or of the final
+draw.
 
 Mutants of the sources must fail these checks.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_tree on invalid data and degenerate trees, its errors, and torch's checks of an op."""
+"""verify_tree on invalid data and degenerate trees, its memory use, and its errors."""
 
 import math
 import resource
@@ -59,7 +59,7 @@ def test_rows_that_are_not_visited_do_not_matter(backend, method, B=60):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 def test_bad_rows(backend, method, poison):
-    """One target row in three and one draft row in three are invalid, in one entry or (-inf) in all."""
+    """About a third of the rows of both sides are invalid, in one entry or (-inf) in all."""
     args = tree_cases.tree(5, 40, 6, method, K=2, L=2, kinds=["near", "dirichlet"])
     tree_cases.spoil(args, poison)
     out, ref = verify(backend)(**args), flat.call(reference.verify_tree, **args)

@@ -61,8 +61,8 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.slow
 def test_agreement(backend, method, name):
-    """Batches combine all rules with all kinds of rows. Where kernels are simulated, each test has a part of the
-    rules."""
+    """Batches of 46 requests or more have all rules that define a distribution. Where kernels are simulated, each test
+    has a part of them."""
     case, at = CASES[name], list(CASES).index(name)
     if method == "kseq" and case.get("one_hot"):
         pytest.skip("kseq needs draft rows")
@@ -159,7 +159,7 @@ def test_requests_do_not_see_each_other(op_backend, method):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 def test_bad_rows(backend, method, poison):
-    """One target row in three and one draft row in three are invalid, in one entry or (-inf) in all."""
+    """About a third of the rows of both sides are invalid, in one entry or (-inf) in all."""
     takes_turns(backend, method, 1 if math.isnan(poison) else 3 if poison > 0 else 2)
     B = rule_cases.count(69, backend)
     args = tree(39, B, method, shift=5 * METHODS.index(method), V=6, K=2, L=2, kinds=["near", "dirichlet"])

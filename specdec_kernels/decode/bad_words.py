@@ -48,7 +48,10 @@ class BadWords:
         return upload(starts, self._batch.device), upload(last, self._batch.device)
 
     def forbidden(self, windows: torch.Tensor) -> torch.Tensor:
-        """Return the ids [n, P, M] that P rows of each request, after windows [n, P, width], forbid; -1 pads."""
+        """Return the ids [n, P, M] forbidden in P rows of each request. -1: the word forbids nothing there.
+
+        windows [n, P, width]: the output before each row.
+        """
         starts, last = (x[:, None] for x in self._known)
         return last.masked_fill(~((starts == windows[:, :, None]) | (starts == -1)).all(-1), -1)
 

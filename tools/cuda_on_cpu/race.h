@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds data races: conflicting accesses that nothing orders. Within a block, barriers order all threads, and warp
-// intrinsics order the lanes of the warp. Between the blocks of a launch only this sequence orders: one block writes,
-// calls __threadfence and makes an atomic; the other makes an atomic on the same address, and then reads past L1.
+// intrinsics order the lanes of the warp. Barriers of a cluster order its blocks. Other blocks of a launch are ordered
+// only by this sequence: one block writes, calls __threadfence and makes an atomic; the other makes an atomic on the
+// same address, and then reads past L1.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small kernels that use the same patterns as ours. Each can have a defect, which the harness must find.
+// Small kernels that use the same patterns as ours. Most can be given a defect, which the harness must find.
 #include <stdexcept>
 
 #include "sample.h"

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads, kFiltered ? 2 : kResident) judge_row
 
 #pragma unroll 1
   for (int which = 0; which < 2; ++which) {
-    if (which == 0 ? part.reads[0] : part.reads[1])  // part.reads[which] would keep an address over the loop
+    if (which == 0 ? part.reads[0] : part.reads[1])  // part.reads[which] would hold a register over the loop
       make_stats<kFiltered>(which == 0 ? a.target : a.draft, which == 0 ? s.target : s.draft, which, part);
   }
   if (!part.tests) return;

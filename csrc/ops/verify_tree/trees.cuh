@@ -11,8 +11,8 @@
 
 namespace specdec {
 
-// Dynamic shared memory: only K-SEQ makes several passes over a pair of rows, so only K-SEQ gets room to keep the
-// weights of a pair.
+// The dynamic shared memory of a walk. Only K-SEQ's walk makes several passes over a pair of rows, so only it gets room
+// to keep the weights of a pair. (The launch that makes the distributions pi gets none.)
 inline SharedRoom shared_room(const VerifyTree& a) {
   return a.method == Method::kKseq ? pair_room(a.widest()) : SharedRoom{PairTables::kFixed};
 }
@@ -69,7 +69,8 @@ SPECDEC_DEVICE void each_view(const VerifyTree& a, int64_t i, const F& f) {
 template <bool kById>
 std::function<void()> prepare_trees_by_rule(const VerifyTree& a, const Tensor& like, cudaStream_t stream);
 
-// Allocates the memory that races need, which read no draft row, and returns the function that launches them.
+// Allocates the memory for walks by the race (race.h), and returns the function that launches them. A race reads no
+// draft row.
 std::function<void()> prepare_race(const VerifyTree& a, const Tensor& like, cudaStream_t stream);
 
 }  // namespace specdec

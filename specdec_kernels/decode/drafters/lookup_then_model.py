@@ -22,6 +22,8 @@ _LOOKUPS, _MODELS = (PromptLookupDrafter,), (ModelDrafter, HierarchicalDrafter)
 class LookupThenModel(Drafter):
     """Drafter by prompt lookup for the requests where it finds a match, and by the model for the others of the batch.
 
+    If both gammas are "auto", a match is left to the model if the model's drafts usually gain more.
+
     Args:
         lookup, model: the two drafters, each with its own gamma.
     """

@@ -8,8 +8,9 @@ from ... import registry
 from . import cascades, lossy
 from .pair import DEFER
 
-# name: (function Pair -> Mix, reads). reads "pq": the rule sums over both rows, so all their entries must be valid. "":
-# it reads entry d alone, so invalid entries elsewhere in a draft's row of probabilities do not matter.
+# name: (function Pair -> Mix, reads). reads "pq", all cascades: if an entry of either row is invalid, the rule defers.
+# "", the others: only a draft's invalid row of logits makes them defer. In rows of probabilities, an invalid entry
+# counts as 0.
 LAWS = {
     name: (getattr(cascades, name), "pq") if hasattr(cascades, name) else (getattr(lossy, name), "")
     for name in registry.LAWS
@@ -42,8 +43,10 @@ def pair_and_mix(chain, i, d, p):
 
 
 def by_law(chain, i, d, p):
-    """Test draft d. Return (accepted, weights): arrays of weights for the draw after a rejection, by the first of them
-    that has mass."""
+    """Test draft d. Return (accepted, weights).
+
+    weights: arrays for the draw after a rejection, which uses the first one that has mass.
+    """
     known = pair_and_mix(chain, i, d, p)
     if known is None:
         return d == p.fallback, ()
