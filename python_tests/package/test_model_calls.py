@@ -103,7 +103,8 @@ def test_numbers_are_those_of_the_headers():
 
 
 def test_a_one_hot_draft_has_no_row_to_read():
-    """A rejection reads two rows less, and no draft rows are read for stats, given or not."""
+    """A rejection reads no draft row, and no draft rows are read for stats. It makes no difference whether stats are
+    given."""
     s = Setting("H200", Costs())
     for B in (1, 16, 64):
         rows, hot, again = (
@@ -321,8 +322,8 @@ def test_commands(tmp_path, monkeypatch):
 
 
 def test_a_library_of_another_architecture_is_refused(tmp_path, monkeypatch):
-    """A library without kernels of the GPU's architecture is refused. No prediction is made with the constants that
-    stand in for a library."""
+    """sass and predict refuse a library without kernels of the GPU's architecture. compare uses the constants that
+    stand in for a library, and says so."""
     library = tmp_path / "of_12.0.so"
     library.touch()
     monkeypatch.setattr("tools.gpu_model.__main__.cuobjdump", lambda: "cuobjdump")
