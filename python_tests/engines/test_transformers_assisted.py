@@ -31,7 +31,7 @@ def patched():
 
 
 def first_tokens(function, n, **more):
-    """Return the first emitted token of n steps with two drafts, and how many drafts each accepts."""
+    """Return the emitted tokens of each of n steps with two drafts, and how many drafts it accepts."""
     drafts = torch.multinomial(Q, 2 * n, True, generator=torch.Generator().manual_seed(3)).view(n, 1, 2)
     prompt = torch.zeros(1, 5, dtype=torch.int64)
     p, q = P.log().expand(1, 3, 4), Q.log().expand(1, 2, 4)

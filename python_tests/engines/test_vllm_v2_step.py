@@ -213,7 +213,7 @@ def job(requests, slots, args, width, K, method="standard"):
 @pytest.mark.thorough
 @beside_vllm
 def test_beside_vllms_own_sampler(run_vllm):
-    """vLLM's classes on the same requests: rows agree within rounding, and so do greedy tokens."""
+    """vLLM's classes on the same requests: rows agree within rounding, and greedy tokens are equal."""
     steps, greedy = [], [r | {"temperature": 0.0} for r in MIXED]
     for seed in range(4):
         sampler, slots, args = mixed(seed)
