@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of the ninja file for the whole build: _C.so from the C++ files, _C_cuda.so from the CUDA files."""
+"""The text of the ninja file for the whole build: _C.so from the files for the CPU, _C_cuda.so from those for CUDA."""
 
 from __future__ import annotations
 
