@@ -41,7 +41,7 @@ def positions(out):
     return i < n, i == n, i > n
 
 
-# A ragged last chunk; whole chunks only, so only 16-byte loads; the size in the documentation's byte counts.
+# A ragged last chunk; whole chunks, which are read 16 bytes at a time; the size in the documentation's byte counts.
 @pytest.mark.parametrize(
     "B, V, dtype", [(32, 3000, BF16), (32, 3000, F32), (32, 8192, BF16), (32, 8192, F32), (8, 151_936, BF16)]
 )

@@ -30,7 +30,7 @@ def launches(module):
 
 
 def chain(B, V=1500):
-    """Return rows that accept two drafts in three. The first B requests are the same for any number of requests."""
+    """Return rows that accept about two drafts in three. The first B requests are the same whatever their number."""
     g = torch.Generator().manual_seed(1)
     target = 2 * torch.randn(64, G + 1, V, generator=g)
     draft = (target[:, :G] + torch.randn(64, G, V, generator=g)).bfloat16()
