@@ -179,7 +179,7 @@ def cause(log):
 
 
 def run(job, folder, on):
-    """Return {"stages": {stage: what was seen}, "error": the last cause in the log, or None, "log": its end}."""
+    """Return {"stages": {stage: what was seen}, "error": why it failed, or None, "seconds": ..., "log": its end}."""
     environment = {"SPECDEC_VLLM": on, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"} | job["environment"]
     with tempfile.TemporaryFile("w+") as file:
         began, child = time.monotonic(), os.fork()

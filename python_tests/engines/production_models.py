@@ -39,7 +39,7 @@ def joined(*parts: float):
 
 
 def size(x):
-    """Return the root of the mean square of a row, the mean over rows: what a norm divides by."""
+    """Return the root mean square of a row, averaged over the rows: about what a norm divides by."""
     return x.float().square().mean(-1).sqrt().mean()
 
 

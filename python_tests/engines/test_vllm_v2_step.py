@@ -104,7 +104,7 @@ def test_without_one_of_them_the_law_is_another(left_out):
 
 
 class Allocations(TorchDispatchMode):
-    """Records the results of operators that have at least one byte for each entry of [rows, width]."""
+    """A mode that records operators' results in new memory, of at least one byte for each entry of [rows, width]."""
 
     def __init__(self, rows, width):
         super().__init__()
