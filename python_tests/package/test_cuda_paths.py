@@ -67,8 +67,8 @@ def test_a_batch_goes_the_way_of_few_positions_up_to_their_number():
 
 
 def with_stats_of_no_row(simulated):
-    """Return the status on every path of requests whose target stats are marked as those of a greedy row. Most name a
-    token that is no id."""
+    """Return, for each path, the status of requests whose target stats are marked as those of greedy rows. Most of
+    these stats name a token that is no id."""
     import specdec_kernels as sk
     from tools.cuda_on_cpu.build import load
 

@@ -74,8 +74,8 @@ def test_blocks_beyond_the_slots_wait_for_one():
 
 
 def test_a_launch_begins_beside_the_one_before():
-    """While the first launch runs, it hides what the second's blocks do before they wait for it, except for blocks that
-    find no room."""
+    """What the second launch's blocks do before they wait for the first one takes no time of its own while the first
+    runs, except in blocks that find no room."""
     s = lambda ahead: Setting("H200", replace(Costs(), tails={"verify ahead": Tail(1, (ahead,) * 3)}))
     second = lambda ahead, first, B=1: calls._last_launch(
         s(ahead), [0] * B, B, G, V, 2, "verify", queues.Run(first, 0.0)
