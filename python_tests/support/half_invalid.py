@@ -64,7 +64,7 @@ class HalfInvalidChains(_HalfInvalid):
 
 
 class HalfInvalidTrees(_HalfInvalid):
-    """Trees with one path of allowed nodes, each with a forbidden sibling before or after it, which has a child."""
+    """Trees with one path of allowed nodes. Each has a forbidden sibling before or after it, with a child."""
 
     verifies, chains = ("token",), False
 
