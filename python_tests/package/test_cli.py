@@ -67,7 +67,7 @@ def test_without_a_command_it_says_what_there_is(run):
     assert result.exit_code == 2 and all(name in result.output for name in ("info", "selfcheck", "generate", "cache"))
 
 
-# The packages of the extras; the plain install has only torch and numpy.
+# Packages of the extras; the plain install has only torch and numpy.
 EXTRAS = (
     "typer",
     "rich",
@@ -139,7 +139,7 @@ def test_generate_streams_text_and_ends_with_statistics(generate, pair):
 
 @pytest.mark.slow
 def test_generate_with_trees(generate, pair):
-    """Every method gives the greedy text. A sampled tree depends on its seed."""
+    """Trees give the greedy text, by each of four methods. A sampled tree depends on its seed."""
     plain = generate(pair, "--plain").stdout
     for method in ("kseq", "recursive_without_replacement", "greedy"):
         result = generate(pair, "--method", method, "--drafts", 2, "--gamma", 3)
@@ -178,8 +178,8 @@ def test_generate_with_the_race(generate, pair, more):
 
 @pytest.mark.slow
 def test_generate_with_rules(generate, pair):
-    """At the strict end of a rule the text is the target's, at the other end the draft's. A plain cascade calls the
-    target where it defers."""
+    """At the strict end of a rule the text is the target's. At the other end of chow it is the draft's, and a plain
+    cascade, which never defers there, does not call the target."""
     target, draft = pair
     plain, drafted = (generate(p, "--plain").stdout for p in (pair, (draft, target)))
     assert plain != drafted

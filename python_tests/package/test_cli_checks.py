@@ -333,7 +333,7 @@ def test_a_model_that_is_there_is_not_looked_for(tmp_path, monkeypatch, name):
 
 
 def test_help_names_what_there_is(capsys, monkeypatch, tmp_path):
-    """The help lists every method and every rule with its guarantee, and no empty default. Its examples pass the
+    """The help lists every method, every rule in the registry's words, and no empty default. Its examples pass the
     checks."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prompt.txt").write_text("Once")
