@@ -19,7 +19,7 @@ thread_local struct {
 }  // namespace
 
 // Writes chunk c of a distribution as n probabilities. `draft`: as draft_prob() of them. Returns their sum; NaN if a
-// probability row has NaN or +inf.
+// probability row has NaN or +inf there.
 double CpuExecutor::fill(const Dist& d, bool draft, int64_t c, int n, float* out) const {
   const float* z = probs(d, c, n, out);
   if (d.kind == Kind::kProbs) {
