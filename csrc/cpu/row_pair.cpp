@@ -25,6 +25,8 @@ double CpuExecutor::fill(const Dist& d, bool draft, int64_t c, int n, float* out
   if (d.kind == Kind::kProbs) {
     if (rows_.chunk_max(z, padded(n), nullptr).bad) return NAN;
     draft ? rows_.draft(z, n, out) : rows_.clean(z, n, out);
+  } else if (draft && d.kind == Kind::kLogits && d.stats.log_norm < 0) {
+    rows_.draft(z, n, out);  // the row's stats are wrong: by its own, the largest entry has at most 1
   }
   return rows_.total(out, n);
 }
