@@ -36,7 +36,7 @@ def wanted() -> Nvcc | None:
         stop(f"SPECDEC_CUDA must be 0, 1 or keep, got {choice}")
     path = None if choice in ("0", "keep") else _path()
     if path is None and choice == "1":
-        stop("SPECDEC_CUDA=1 needs nvcc, which was not found in CUDA_HOME, PATH or /usr/local/cuda")
+        stop("SPECDEC_CUDA=1 needs nvcc, which was not found in CUDA_HOME, CUDA_PATH, PATH or /usr/local/cuda")
     return path and _inspect(path)
 
 
