@@ -12,9 +12,9 @@
 #include "../core/filters.h"
 #include "../core/race.h"
 #include "../core/residual.h"
+#include "../threads.h"
 #include "row_reader.h"
 #include "shards.h"
-#include "threads.h"
 
 namespace specdec {
 
