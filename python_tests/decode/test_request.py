@@ -388,3 +388,17 @@ def test_an_output_that_is_used_again_holds_the_last_run_alone(target):
     for tokens in (3, 5):
         list(stream(target, [Request([1, 2], tokens)] * 2, output=output))
         assert [len(r.tokens) for r in output.results] == [tokens] * 2 and output.stats.new_tokens == 2 * tokens
+
+
+def test_a_sessions_limits_are_handed_on_as_ints(target):
+    """The cache and the drafter get what the check returned, not the number as given."""
+    got = []
+
+    class Noted(PromptLookupDrafter):
+        def begin(self, slots, capacity):
+            got.extend((slots, capacity - self.num_lookahead))
+            super().begin(slots, capacity)
+
+    session = Session(target, Noted(3), max_batch=torch.tensor(2), capacity=np.int64(9), prefill_chunk=np.int32(4))
+    assert got == [2, 9] and [type(x) for x in got] == [int, int]
+    assert [type(x) for x in (session.slots, session.capacity, session.prefill_chunk)] == [int] * 3

@@ -87,7 +87,7 @@ class Session:
         self.drafter = NoDrafter() if drafter is None else check_drafter(self.op, "drafter", drafter)
         self.verify, self.tokenizer = check_method(self.op, self.drafter, verify), check_tokenizer(self.op, tokenizer)
         check_device(self.op, target, self.drafter)
-        check_passes(self.op, target, self.drafter, max_batch)
+        check_passes(self.op, target, self.drafter, self.slots)
         # The sequences of `batch` are in slots 0, 1, ... of the target's cache and of the drafter.
         self.waiting, self.batch = deque[Sequence](), Batch((), target.device, race=self.verify == "race")
         self.results: dict[int, Result] = {}
@@ -95,8 +95,9 @@ class Session:
         self._last_words: list[Event] = []  # the last events of cancelled requests
         claim(self)
         set_prefill_chunk(self.drafter, self.prefill_chunk)
-        self.cache = target.new_cache(max_batch, capacity + self.drafter.num_lookahead)
-        self.drafter.begin(max_batch, capacity + self.drafter.num_lookahead)
+        size = self.slots, self.capacity + self.drafter.num_lookahead
+        self.cache = target.new_cache(*size)
+        self.drafter.begin(*size)
         self.drafter.follow(target, self.cache)
 
     def submit(self, request: Request) -> int:
