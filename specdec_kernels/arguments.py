@@ -76,7 +76,7 @@ SIDE = ("logits", *SAMPLING, "stats", "kind", "row")
 
 
 def _side(public, logits, rows, V, per="row", takes=SIDE, row="", optional=False, stats="optional", ids=False):
-    """Yield the arguments of one side: the fields of Rows that the op takes (`takes`).
+    """Yield the arguments of one side. Fields of Rows that are not in `takes` get no name, since the op lacks them.
 
     rows: the dimensions before V. stats: "optional", or "made" if the public function computes stats that are not
     given. ids: True if the op takes Rows.ids and Rows.vocab_map, for which _ids() yields the argument."""
@@ -272,7 +272,9 @@ def results(op: str) -> list[list[str]]:
 
 @cache
 def called(op: str) -> dict[str, str]:
-    """Return the name that errors use for each argument of the schema: its place in the public function."""
+    """Return the name that errors use for each argument of the schema.
+
+    It is the place in the public function, or the argument's own name if it has none or is part of a tuple."""
     return {x.name: x.name if not x.public or x.public[-1].isdigit() else x.public for x in taken(op)}
 
 

@@ -42,8 +42,8 @@ def verify_chain(
 
     Drafted tokens are tested in order: token d is accepted with probability min(1, p(d) / q(d)). The first rejected
     token is replaced by a draw from norm((p - q)+), and the step ends there. If all are accepted, one more token is
-    drawn from p. So ``num_accepted + 1`` tokens are emitted. Rows after the first rejection are not read, and neither
-    distribution is written to memory.
+    drawn from p. So ``num_accepted + 1`` tokens are emitted. Rows after the first rejection are not read, except by the
+    CUDA ops in small exact batches without filters. Neither distribution is written to memory.
 
     Block verification has the same output distribution and accepts at least as many tokens in expectation. It tests the
     draft as a whole, so later tokens may compensate for one that would be rejected by itself. It reads the target's
