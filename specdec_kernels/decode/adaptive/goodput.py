@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 __all__ = ["Goodput", "size_of"]
 
-_STEPS = 128  # passes that are kept of one size class; their median is the cost of a pass
+_STEPS = 128  # passes that are kept of one size class, for medians over them
 _MEMORY = 0.98  # decay per step of the measured gain of drafts: about the last 50 steps count
 _LONG = 0.99  # decay of the measured cost of tokens and columns, which changes less and is noisier
 _SLOPE = 0.03  # first guess of the cost of one more token or column, as a fraction of a pass's fixed cost
