@@ -49,7 +49,7 @@ def steps_by_rule(generator, names, B, G, V):
         -(-B // len(names))
     )[:B]
     alpha = 0.05 + 0.9 * torch.rand(B, 2, generator=generator, dtype=torch.float32, device="cpu")
-    for name in names:  # unbounded parameters (of entropies, counts of ids, factors of TV) get larger values
+    for name in names:  # unbounded parameters (bounds on entropies or counts, factors of TV) get larger values
         for parameter in RULES[name].parameters[:1]:
             if parameter.high == INF:
                 alpha[rule == RULES[name].code, 0] = parameter.low + 2 * alpha[rule == RULES[name].code, 0]
