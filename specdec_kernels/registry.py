@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names and numbers of ops, methods, rules, row kinds, mask formats, status bits and random domains.
 
-Python code derives all its other lists of them from this file. csrc repeats the numbers, since its headers are used
-without Python; python_tests/package/test_registry.py compares the two. This module does not import torch.
+Python code takes them from this file. csrc repeats the numbers, since its headers are used without Python;
+python_tests/package/test_registry.py compares the two. This module does not import torch.
 
 p is the target's distribution and q the draft's, both as sampled (temperature, filters). p1 and q1 are the plain
 softmax of the same rows (T = 1, no filters). TV = sum (p - q)+. A comparison with NaN
