@@ -6,10 +6,11 @@ the arguments of Triton's functions, the split over ranks and part of the tests 
 them, and test_argument_table.py compares these with the tables: the ops' headers, the public functions and the shapes
 in their docstrings, the reference, Triton, example calls, hostile calls. This module imports nothing of the package.
 
-Sizes: B requests; G drafted tokens; N rows, or nodes of a tree; V and Vq ids of target and draft; g_b drafts of request
-b in a ragged batch, where D = sum(g_b) and R = D + B; K drafts of L levels; E entries of a sparse row; M = 3 Vq + V + 1
-numbers of a map, or M rows that nodes or results index; S lists or masks, of H used tokens, I biases, P words of prompt
-bits or W words of mask bits. Logits [N, V] and [S, K, V] are stores, whose rows are looked up by index.
+Sizes: B requests; G drafted tokens of a request; N rows, or nodes of a tree; V and Vq ids of target and draft (a q at
+the end marks a size of the draft's); g_b drafts of request b in a ragged batch, where D = sum(g_b) and R = D + B; K
+drafts of L levels; E entries of a sparse row; M = 3 Vq + V + 1 numbers of a map, or M rows that nodes or results index;
+S lists or masks, of H used tokens, I biases, P words of prompt bits or W words of mask bits. Logits [N, V] and
+[S, K, V] may also be stores, whose rows are looked up by index.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ SIDE = ("logits", *SAMPLING, "stats", "kind", "row")
 
 
 def _side(public, logits, rows, V, per="row", takes=SIDE, row="", optional=False, stats="optional", ids=False):
-    """Yield the arguments of one side: the fields of Rows that the op takes (`takes`).
+    """Yield the arguments of one side. Fields of Rows that are not in `takes` get no name, since the op lacks them.
 
     rows: the dimensions before V. stats: "optional", or "made" if the public function computes stats that are not
     given. ids: True if the op takes Rows.ids and Rows.vocab_map, for which _ids() yields the argument."""
@@ -272,7 +273,9 @@ def results(op: str) -> list[list[str]]:
 
 @cache
 def called(op: str) -> dict[str, str]:
-    """Return the name that errors use for each argument of the schema: its place in the public function."""
+    """Return the name that errors use for each argument of the schema.
+
+    It is the place in the public function, or the argument's own name if it has none or is part of a tuple."""
     return {x.name: x.name if not x.public or x.public[-1].isdigit() else x.public for x in taken(op)}
 
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names and numbers of ops, methods, rules, row kinds, mask formats, status bits and random domains.
 
-Python code derives all its other lists of them from this file. csrc repeats the numbers, since its headers are used
-without Python; python_tests/package/test_registry.py compares the two. This module does not import torch.
+Python code takes them from this file. csrc repeats the numbers, since its headers are used without Python;
+python_tests/package/test_registry.py compares the two. This module does not import torch.
 
 p is the target's distribution and q the draft's, both as sampled (temperature, filters). p1 and q1 are the plain
-softmax of the same rows (T = 1, no filters). TV = sum (p - q)+. Every comparison that keeps a draft is written so that
-a NaN does not keep it.
+softmax of the same rows (T = 1, no filters). TV = sum (p - q)+. A comparison with NaN
+never keeps a draft.
 """
 
 from typing import Any, NamedTuple
@@ -25,8 +25,8 @@ ROW_KINDS = {"logits": 0, "probs": 1}
 MAX_VOCABULARY = 1 << 24  # ids must be exact in float32, since a greedy row's stats hold one
 CHUNK = 1024  # entries of a row that are summed together, in one fixed order
 
-# Each use has a domain of its own, so no random number is used twice. Only a race uses its noise twice.
-DOMAIN_ACCEPT = 0  # acceptance tests; slot = draft position
+# Each use has a domain of its own, so only the noise of a race is used twice.
+DOMAIN_ACCEPT = 0  # acceptance tests; slot = the test's column in `uniforms`
 DOMAIN_FINAL = 1  # the final draw (residual or bonus); slot 0
 DOMAIN_DRAFT = 2  # draft sampling
 DOMAIN_NOISE = 3  # noise of a race; slot = token id, offset = absolute position; used for draft and target
@@ -35,7 +35,7 @@ SLOTS = 1 << 33  # of one (seed, offset, domain): 2 per Philox block, whose inde
 # Bits of the `status` of verify_chain, verify_tree and count_tokens_
 STATUS_INVALID_ROW = 1  # a row that was needed held NaN, +inf or no finite value; in count_tokens_: an invalid list
 STATUS_EMPTY_RESIDUAL = 2  # (p - q)+ had no mass, so q was not subtracted
-STATUS_INVALID_DRAFT = 4  # q of a drafted token was not a probability; the draft was rejected
+STATUS_INVALID_DRAFT = 4  # q of a drafted token was not in (0, 1 + 1e-3]; the draft was rejected
 STATUS_INVALID_BONUS = 8  # the caller's bonus token was not an id below V; it was emitted as given, or as 0 if negative
 STATUS_HISTORY_FULL = 16  # of count_tokens_: a list had no room for every token
 
@@ -201,7 +201,7 @@ RULES = {
 }
 # Rules that define a distribution pi
 LAWS = tuple(name for name, rule in RULES.items() if rule.defines_distribution)
-# Rules that never accept a draft with p = 0. Under the others a drafted id that the target forbids may be emitted.
+# Rules that never accept a draft whose logit in the target's row is -inf. Under the others it may be emitted.
 REJECT_FORBIDDEN = ("exact", "lenience", "lossy", "typical", "relaxed", "thresholds")
 # Rules for one-hot drafts. A rule that mixes the distributions of both models makes no sense for them.
 ONE_HOT_RULES = tuple(name for name, rule in RULES.items() if name == "exact" or not rule.defines_distribution)

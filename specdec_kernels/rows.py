@@ -29,9 +29,9 @@ class Rows(NamedTuple):
         top_k: keep the k largest; 0 or -1 is off. None, an int, or an int32 or int64 tensor.
         top_p: keep the smallest set of largest probabilities whose sum reaches top_p, in (0, 1]; 1 is off.
         min_p: keep p(v) >= min_p * max p, in [0, 1]; 0 is off.
-        top_n_sigma: keep logits >= max - top_n_sigma * sigma, finite and >= 0; 0 is off. max and sigma, the standard
-            deviation (divided by the number of entries), are those of the row's finite logits before the temperature,
-            so a temperature does not change which ids stay. https://arxiv.org/abs/2411.07641
+        top_n_sigma: keep logits >= max - top_n_sigma * sigma, finite and >= 0; 0 is off. sigma is the population
+            standard deviation. Both max and sigma are of the row's finite logits before the temperature, so a
+            temperature does not change which ids stay. https://arxiv.org/abs/2411.07641
         stats: float32 [..., 4] from ``row_stats`` or ``sample``, in place of the five parameters above. With stats, an
             op needs no pass over a row for its normaliser. It still reads the row to sum over it or to draw from it.
         kind: "logits" or "probs". Rows of probabilities take no stats and no parameters, except a temperature that is

@@ -2,8 +2,9 @@
 """Loading and choice of the implementations of ``torch.ops.specdec.*``.
 
 CPU tensors run ``_C.so``. CUDA tensors run ``_C_cuda.so`` if its machine code fits every GPU of this machine, else
-Triton, which also supports ROCm. ``SPECDEC_BACKEND=cpu``, ``cuda`` or ``triton`` overrides this choice. Importing the
-package loads the libraries and asks the driver which GPUs there are; it does not initialise CUDA.
+Triton, which also supports ROCm. ``SPECDEC_BACKEND=cpu``, ``cuda`` or ``triton`` overrides this choice; with ``triton``
+and ``TRITON_INTERPRET=1`` CPU tensors run Triton's interpreter. Importing the package loads the libraries and asks the
+driver which GPUs there are; it does not initialise CUDA.
 """
 
 from __future__ import annotations

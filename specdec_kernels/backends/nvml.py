@@ -16,7 +16,7 @@ class Gpus(NamedTuple):
 
 
 def gpus() -> Gpus | None:
-    """Return this machine's GPUs: an empty list without a driver, None if NVML cannot list them."""
+    """Return this machine's GPUs: none without a working driver. Return None if NVML cannot list them."""
     nvml = _library("libnvidia-ml.so.1")
     if nvml is None:
         return None if _library("libcuda.so.1") else Gpus((0, 0), [])

@@ -49,7 +49,7 @@ def cache(args) -> int:
 
 
 def _with_extra(command, args):
-    """Run the command's module, which needs the packages of the extra `decode`, and return its exit status."""
+    """Run the command's module, which may need packages of an extra, and return its exit status."""
     try:
         return importlib.import_module(f"specdec_kernels.cli.{command}").run(args) or 0
     except ModuleNotFoundError as error:

@@ -40,7 +40,7 @@ def _anything(text: list[int]) -> None:
 
 
 def _spellings(tokenizer, word: str) -> list[list[int]]:
-    """Return the ids of a bad word at the beginning of a text and, as vLLM does, after a space if they differ."""
+    """Return the ids of a bad word at the beginning of a text and, under vLLM's conditions, after a space."""
     if tokenizer is None:
         return [[0, 0]]
     first, spaced = (tokenizer.encode(space + word.lstrip(), add_special_tokens=False) for space in ("", " "))

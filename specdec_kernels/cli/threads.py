@@ -13,8 +13,8 @@ def pick_threads(target, counts: tuple[int, ...], seconds: float = 4.0, passes: 
     """Return the number of threads, out of `counts`, that is fastest for passes of one token, and a pass's seconds.
 
     If another program uses a core, threads that wait for each other are slow, and a single one is faster. The numbers
-    of threads are timed in turn, so that a change of the machine's speed affects all of them. No new turn begins after
-    `seconds`.
+    of threads are timed in turn, so that a change of the machine's speed affects all of them. After the first two
+    turns, none begins later than `seconds`.
     """
     before = torch.get_num_threads()
     cache, token = target.new_cache(1, 2), torch.tensor([[0]], dtype=torch.int64, device="cpu")

@@ -19,7 +19,7 @@ Path = tuple[int, ...]  # the drafts between a request's last token and a row
 
 
 class Masks:
-    """The masks of a batch's requests. A request's `allowed` is called at most once per path in a step.
+    """The masks of a batch's requests. In a step this object calls a request's `allowed` at most once per path.
 
     It is never called with a text that it forbids, nor with one that goes on after an end token. The rows after such
     texts have no mask, since no token of theirs counts: the draft before them is rejected, or it ends the request.

@@ -45,7 +45,9 @@ class Outcome:
 
     @classmethod
     def read(cls, proposal, verified, readback: Readback, times: StepTimes) -> "Outcome":
-        """Read the step's results and all pending read-backs in one transfer, the step's only synchronisation.
+        """Read the step's results and all pending read-backs in one transfer.
+
+        It is the step's only synchronisation, unless masks or the drafter had to read drafts before.
 
         times: marked before and after drafting, scoring and verifying.
         """

@@ -24,8 +24,8 @@ class Request:
 
     Penalties are off at repetition 1, frequency 0, presence 0; sk.Penalties has their definitions. They count the
     output so far, and repetition also the prompt. Draft tokens are verified under the penalties of their positions, so
-    the output is distributed as in plain decoding with the same penalties. The same holds for logit_bias, min_tokens,
-    bad_words and allowed.
+    under the rule "exact" the output is distributed as in plain decoding with the same penalties. The same holds for
+    logit_bias, min_tokens, bad_words and allowed.
 
     Every field is checked when a request is made and again when it is submitted. Numbers may be numpy's or torch's.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a request's fields. Each returns the value that the request stores, as a plain Python type."""
+"""Checks of a request's fields. Each returns the value to store, with numbers and sequences as plain Python types."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -34,7 +34,7 @@ def _is(x: object, *kinds: type) -> bool:
 
 
 def _items(name: str, wanted: str, x: Any) -> list:
-    """Return the entries of a sequence. Strings, mappings and tensors of several dimensions are refused."""
+    """Return the entries of a sequence or of a tensor [n]. Strings, mappings and other tensors are refused."""
     shape = getattr(x, "shape", None)
     if shape is not None and len(shape) == 1 and hasattr(x, "tolist"):
         return x.tolist()

@@ -93,7 +93,7 @@ class Sequence:
         return self._event([], "", "error", reason(place, failure))
 
     def _event(self, taken: list[int], text: str, finished: str | None, error: str | None = None) -> Event:
-        """Return the event of a step. The last event also has the text that was held back."""
+        """Return the event of a step. The last event also has the held-back text, unless a stop string ended it."""
         if finished not in (None, "stop") and self.stream is not None:
             try:
                 text += self.stream.flush()
@@ -118,7 +118,7 @@ class Reporting(NamedTuple):
 class Batch(list):
     """The sequences of a step, in slot order, with the arguments of the sampling ops on the target's device.
 
-    The arguments are gathered once and reused while the same requests are decoded.
+    Arguments that do not change from step to step are gathered once and reused while the same requests are decoded.
 
     race: whether tokens are verified by the race; drafts are then drawn with its noise too.
     """
@@ -188,8 +188,8 @@ class Batch(list):
     def draws(self, depth: int, slot: int | torch.Tensor, width: int = 1) -> dict:
         """Return sk.sample's random-number arguments for drafts after `depth` others, for rows [n * width].
 
-        slot: sk.sample's `slot`, the index of the first draw's random number. A race has none: its noise depends on the
-        position alone.
+        slot: sk.sample's `slot`, the index of the first draw's random number. A race has none: the token id takes
+        its place.
         """
         given = {name: x.repeat_interleave(width) for name, x in self.randomness.items()}
         return dict(race=True, **given | {"offset": given["offset"] + depth}) if self.race else given | {"slot": slot}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transfers between the host and the models' device, arranged so that a step of the loop waits for the device once.
+"""Transfers between the host and the models' device, arranged so that most steps of the loop wait for the device once.
 
-Uploads never wait (upload). All values requested during a step are read back in one copy (Readback). On the CPU, where
+Uploads never wait (upload). Values requested during a step are read back together (Readback). On the CPU, where
 reading is free, shapes may depend on the data; on other devices they have their largest possible size (is_free,
 at_most).
 """

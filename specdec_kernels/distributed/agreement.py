@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first round of a call, in which ranks check that all of them make the same call.
+"""A round in which ranks check that all of them make the same call and that none has an error.
 
 The size of its messages is fixed, so it cannot hang when arguments differ.
 """
@@ -23,7 +23,8 @@ SMALL = 1 << 16  # bytes; a larger tensor is hashed by its fingerprint instead o
 
 
 def digest(*parts) -> int:
-    """Hash tensors by their contents, large ones by their fingerprint without a copy, and anything else by its repr."""
+    """Hash tensors by their contents (large ones by their fingerprint, without a copy), tuples and lists by their
+    entries, and anything else by its repr."""
     found = hashlib.blake2b(digest_size=8)
     for part in parts:
         if isinstance(part, torch.Tensor):

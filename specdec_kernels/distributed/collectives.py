@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collectives of ``torch.distributed`` that the ops use. Every shape is known beforehand; none depends on data."""
+"""The collectives of ``torch.distributed`` that the ops use. All ranks know the shapes beforehand."""
 
 from __future__ import annotations
 

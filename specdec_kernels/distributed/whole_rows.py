@@ -2,7 +2,8 @@
 """The exchange of whole rows: each rank verifies a share of the requests.
 
 An all-to-all sends each rank the whole rows of its share. The rank calls the op on them, and a gather sends its results
-to all ranks. Every op thus needs two rounds, whose shapes follow from the arguments.
+to all ranks. So a call needs a round for each side whose rows are split, and one for the results. Their shapes follow
+from the arguments.
 
 If requests cannot be separated on the host (ragged batches, rows by index), or are fewer than the ranks, every rank
 gets all rows and makes the whole call.

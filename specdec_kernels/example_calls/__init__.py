@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small example calls of every public function, one file each, with every form of the call at least once.
+"""Small example calls of each function in registry.FUNCTIONS, one file each. Together they use every argument.
 
-All checks over all ops use them: sanitizers, CUDA graphs, opcheck and torch.compile, the check of a wheel.
+Checks over all ops use them: sanitizers, CUDA graphs, opcheck and torch.compile, the check of a wheel.
 
     >>> from specdec_kernels import example_calls
     >>> for name, arguments in example_calls.calls("accept"):

@@ -108,8 +108,9 @@ class Inputs:
         }
 
     def views(self, n: int, positions: tuple[int, ...] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield views of n rows or requests, as fields of Rows: by number and with a list for each; then by tensors,
-        with lists in slots. positions: the shape of the requests' positions, which then name their bias."""
+        """Yield views of n rows or requests, as fields of Rows: penalties, a bias, masks, then all of them together.
+
+        Lists are given one for each, or by index in `row`. positions: the shape of `row` for the last bias and mask."""
         some = torch.randint(0, 20, (2, 5, 6), generator=self.generator, device="cpu")  # of which some repeat
         prompts, outputs = (some * self.V // 20).tolist()
         ids, counts = (self.on_device(x) for x in history(prompts, outputs, size=12))

@@ -78,7 +78,7 @@ def races(x, step):
 
 
 def by_rule(x, step):
-    """Yield calls with every rule: some by name, then all by codes, a different rule for each request."""
+    """Yield calls with every rule: some by name, then all by codes, several rules in a batch if the method has them."""
     yield "a rule, one number", step | {"rule": "lossy", "alpha": 0.3}
     yield "a rate of each position", step | {"rule": "synthetic", "alpha": (0.9,) * step["draft_tokens"].shape[1]}
     yield "a rule, two numbers", step | {"rule": "thresholds", "alpha": (0.5, 0.4)}

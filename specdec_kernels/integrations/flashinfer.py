@@ -43,7 +43,7 @@ def chain_speculative_sampling(
       keeps it if the target allows it. An id below 0 ends its request's draft; FlashInfer reads outside of its rows.
       If (p - q)+ has no mass, the token comes from p.
     - **Types.** Rows of bfloat16 and float16 are read directly. Rows may have any strides; those whose entries are not
-      adjacent in memory are copied. Ids may be int64, and every device is supported. Calls do not wait for the device.
+      adjacent in memory are copied. Ids may be int64, and tensors may be on the CPU. Calls do not wait for a GPU.
       ``deterministic`` has no effect: results are always deterministic.
 
     Args:

@@ -42,7 +42,7 @@ def op(name: str, overload: str = "default", space: Any = torch.ops.specdec) -> 
 
 
 def renamed(error: Exception, *pairs: tuple[str, str]) -> Exception:
-    """Return the same error, with the first `old` of each pair replaced by `new`, the name that the caller used."""
+    """Return an error of the same type and text, with the first `old` of each pair replaced by `new`."""
     text = str(error)
     for old, new in pairs:
         text = text.replace(old, new, 1)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of arguments that never reach an op. Each message names the op, the argument, what was wanted and what
-came."""
+"""Checks and conversions of arguments in Python. Errors name the op, the argument, what was wanted and what came."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def ids(op: str, name: str, x: Rows) -> tuple:
 
 
 def views(op: str, name: str, x: Rows, drafted: bool, positions: Callable = lambda: None) -> tuple:
-    """Return the arguments of a side's views, which end an op's arguments; () if the side has none.
+    """Return the arguments of a side's views; () if the side has none.
 
     drafted: True if the op takes penalties.drafted. positions: a function that returns the shape of the positions,
     [B, G+1] or [B, N]; None if they have one dimension."""
@@ -117,7 +117,7 @@ def views(op: str, name: str, x: Rows, drafted: bool, positions: Callable = lamb
 
 
 def _lists(op: str, name: str, x: Any, row: Any, positions: Callable) -> Any:
-    """Return lists [S, n]; lists given for each position, [*positions, n], are flattened. C++ refuses other shapes."""
+    """Return lists [S, n]. Lists given for each position, [*positions, n], are flattened. C++ checks other shapes."""
     if not isinstance(x, torch.Tensor) or x.dim() != 3 or row is not None:
         return x
     shape = positions()
@@ -174,7 +174,7 @@ def _marks(op: str, name: str, given: Penalties) -> Any:
 
 def of_logits(op: str, name: str, x: Any, *, stats: bool = True, row: bool = False, takes_ids: bool = False) -> tuple:
     """Return the arguments of an op on rows of logits [N, V]: the logits, the six arguments of sampling(), stats, row,
-    and the arguments of views, which end with the ids of entries."""
+    and a tuple with the arguments of views() and then of ids()."""
     if not isinstance(x, Rows):
         return _tensor(op, name, x), _NO_SAMPLING, None, None, ()
     x = of(op, name, x)

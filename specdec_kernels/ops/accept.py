@@ -16,7 +16,7 @@ def accept(p: torch.Tensor, q: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     accepted. NaN in p or q rejects. A drafted token with q = 0 was not drawn from q and is rejected.
 
     Args:
-        p: target probability of each drafted token, any shape, any floating dtype.
+        p: target probability of each drafted token, any shape; float32, float64, bfloat16 or float16.
         q: draft probability of the same token, same shape; or integer ids of one-hot drafts (q = 1; an id below 0
             is no draft and is rejected).
         u: float64 uniforms in [0, 1), same shape. Values outside count as the nearer end, NaN as 0.

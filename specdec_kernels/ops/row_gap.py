@@ -13,7 +13,7 @@ _row_gap = _call.op("row_gap")
 def row_gap(p: Rows | torch.Tensor, q: Rows | torch.Tensor) -> torch.Tensor:
     """Return the distance of each draft row from its target row, for adaptive draft lengths, monitors and cascades.
 
-    The CPU reads each row of logits once, a GPU three times, and both once more if stats are not given.
+    The CPU reads each dense row of logits once, a GPU three times, and both once more if stats are not given.
 
     Args:
         p: [N, V] target rows, ``Rows`` or a tensor. Logits: with their stats [N, 4], or with sampling parameters, each

@@ -32,13 +32,13 @@ def sample(
 ) -> SampleOutput:
     """Draw k tokens from each row, as a draft model does.
 
-    Each row is read once. The output's ``rows`` hold the stats: give them to verification, which then need not read a
-    draft row to find its normaliser. A draw inverts the CDF: it takes the first id with mass whose running sum exceeds
-    u * total.
+    The output's ``rows`` hold the stats: give them to verification, which then need not read a draft row to find its
+    normaliser. A draw inverts the CDF: it takes the first id with mass whose running sum exceeds u * total.
 
-    A race reads each row a second time. It gives each id Gumbel noise, which depends only on the seed, the absolute
-    position and the id, and returns the k ids with the largest ln q + noise, the largest first. ``verify_chain`` and
-    ``verify_tree`` with method "race" run the same race on the target's row, and accept a draft that wins it.
+    A race gives each id Gumbel noise, which depends only on the seed, the absolute position and the id, and returns the
+    k ids with the largest ln q + noise, the largest first. After the stats it reads each row once more.
+    ``verify_chain`` and ``verify_tree`` with method "race" run the same race on the target's row, and accept a draft
+    that wins it.
 
     Args:
         rows: [N, V], ``Rows`` of logits with sampling parameters, each a number or [N], or with their stats [N, 4]; or

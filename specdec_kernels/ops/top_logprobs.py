@@ -30,9 +30,9 @@ def top_logprobs(
     logprob -inf. To get logits instead, gather them: ``logits.gather(1, ids)`` is vLLM's ``raw_logits``.
     Multiplied by the stats' scale, and set to -inf where the logprob is -inf, these are vLLM's ``processed_logits``.
 
-    A row is read once. If k is small compared with V, a GPU then reads the chunks of 1024 logits that hold the best ids
-    again, usually at most k chunks. For larger k it reads the row a few more times for every 4096 ids. Only the k best
-    ids are sorted.
+    Given its stats, a row is read once. If k is small compared with V, a GPU then reads the chunks of 1024 logits that
+    hold the best ids again, usually at most k chunks. For larger k it reads the row a few more times for every 4096
+    ids. Only the k best ids are sorted.
 
     Args:
         rows: [N, V], ``Rows`` of logits with their stats [N, 4], or with sampling parameters, each a number or [N] (the

@@ -42,11 +42,11 @@ def verify_chain(
 
     Drafted tokens are tested in order: token d is accepted with probability min(1, p(d) / q(d)). The first rejected
     token is replaced by a draw from norm((p - q)+), and the step ends there. If all are accepted, one more token is
-    drawn from p. So ``num_accepted + 1`` tokens are emitted. Rows after the first rejection are not read, and neither
-    distribution is written to memory.
+    drawn from p. So ``num_accepted + 1`` tokens are emitted. The CPU reads no row after the first rejection; a GPU,
+    which reads the rows of several positions at once, may. Neither distribution is written to memory.
 
     Block verification has the same output distribution and accepts at least as many tokens in expectation. It tests the
-    draft as a whole, so later tokens may compensate for one that would be rejected by itself. It reads the target's
+    draft as a whole, so later tokens may compensate for one that would be rejected by itself. It needs the target's
     rows up to the first drafted token with p = 0.
 
     The race draws each token from p with noise that depends only on the seed, the absolute position and the token id. A

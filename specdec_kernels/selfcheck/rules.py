@@ -49,7 +49,7 @@ def steps_by_rule(generator, names, B, G, V):
         -(-B // len(names))
     )[:B]
     alpha = 0.05 + 0.9 * torch.rand(B, 2, generator=generator, dtype=torch.float32, device="cpu")
-    for name in names:  # unbounded parameters are compared with entropies or counts of ids, so they need larger values
+    for name in names:  # unbounded parameters (bounds on entropies or counts, factors of TV) get larger values
         for parameter in RULES[name].parameters[:1]:
             if parameter.high == INF:
                 alpha[rule == RULES[name].code, 0] = parameter.low + 2 * alpha[rule == RULES[name].code, 0]
@@ -60,7 +60,7 @@ def steps_by_rule(generator, names, B, G, V):
 
 
 def agreement(sk, device, seed):
-    """Check all rules against the reference, and block verification with all rules that define a distribution."""
+    """Check all rules, block verification with all rules that define a distribution, and the race, by the reference."""
     generator, found = torch.Generator().manual_seed(seed), Agreement("tokens", "status")
     for method, (_, names, _) in CHAIN_METHODS.items():
         for each, G, V in ((10, 3, 40), (3, 2, 1030)):

@@ -14,7 +14,7 @@ from .statistics import Agreement, Check, does_not_follow, follows
 
 TREE_STEPS = 250_000
 V, K, L = 6, 3, 2  # small enough that drafts A, B, A are common, large enough to test second rejections
-SHAPE = torch.tensor([-1, 0, 0, 1, 1, 2, 2], dtype=torch.int64, device="cpu")  # two distinct children at each node
+SHAPE = torch.tensor([-1, 0, 0, 1, 1, 2, 2], dtype=torch.int64, device="cpu")  # two children at each inner node
 
 
 def rows(seed):

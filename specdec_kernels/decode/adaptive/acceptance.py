@@ -18,7 +18,7 @@ _MEMORY = 256.0  # once a kind has this many tests, its counts are halved
 
 
 class Kind(NamedTuple):
-    """Everything known about a draft token before it is drawn.
+    """Facts about a draft token that are known before it is drawn, and a first estimate of its acceptance.
 
     Examples: the confidence of the row that it is drawn from, the length of a match in the text, its index among its
     siblings, the tokens before it. Choosing drafts by these leaves the output distribution unchanged. The drawn token

@@ -49,7 +49,7 @@ class AdaptiveGamma:
 
     Args:
         max_gamma: the most tokens a row drafts.
-        goodput: measurements of the target's steps; the drafters of one loop share it.
+        goodput: measurements of the target's steps, which drafters for the same target may share.
     """
 
     adaptive = True

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 __all__ = ["Goodput", "size_of"]
 
-_STEPS = 128  # passes that are kept of one size class; their median is the cost of a pass
+_STEPS = 128  # passes that are kept of one size class, for medians over them
 _MEMORY = 0.98  # decay per step of the measured gain of drafts: about the last 50 steps count
 _LONG = 0.99  # decay of the measured cost of tokens and columns, which changes less and is noisier
 _SLOPE = 0.03  # first guess of the cost of one more token or column, as a fraction of a pass's fixed cost
-_TRUST = 16.0, 4.0  # the guess weighs as much as this many pairs of passes that differ by a token, by a column
+_TRUST = 16.0, 4.0  # a guess weighs as much as this many pairs of passes: those a token apart, those a column apart
 _SURPRISE = 0.1  # as a fraction of a pass: larger deviations are clipped, since something else ran on the machine
 _PLAIN_EVERY = 64  # steps with drafts, after which one runs without, to keep the cost of plain decoding known
 

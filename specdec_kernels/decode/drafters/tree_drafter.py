@@ -27,7 +27,8 @@ class TreeDrafter(Drafter):
     - ``recursive_without_replacement``, ``traversal``: a tree of fixed shape; a node's children are drawn without
       replacement.
     - ``target_only``, ``greedy``: a tree of fixed shape; a node's children are the model's most likely tokens there.
-      Only these branch at temperature 0, where all draws would be the same token. ``greedy`` takes only such requests.
+      At temperature 0, where all draws would be the same token, only these trees and those of ``race`` branch.
+      ``greedy`` takes only such requests.
     - ``race``: a tree of fixed shape; a node's children are the first of the model's race there, with the noise that
       draws the target's tokens. At temperature 0 they are its most likely tokens. The session's `verify` is "race".
 

@@ -60,9 +60,10 @@ def adapt(model, lean: bool = True, pack: bool = False) -> Model:
     """Wrap a transformers model for the loop, on the device it is on.
 
     A Llama whose modules are all transformers' own runs through a faster forward pass (LeanLlama), which copies its
-    linear layers and so needs their memory a second time. Every other model (other architectures, adapters, hooks,
-    parametrizations, quantized weights, patched modules) runs its own forward (HFModel), without extra memory. The
-    model's weights, training mode, hooks and config stay unchanged. Dropout is off during passes.
+    linear layers (on a GPU only those that it joins) and needs their memory a second time. Every other model (other
+    architectures, adapters, hooks, parametrizations, quantized weights, patched modules) runs its own forward
+    (HFModel), without extra memory. The model's weights, training mode, hooks and config stay unchanged. Dropout is off
+    during passes.
 
     Args:
         model: a transformers causal LM.

@@ -2,8 +2,8 @@
 """Linear layers whose weight is packed for the CPU once, instead of at every call.
 
 `F.linear` passes oneDNN a plain weight, which it repacks at each call. At the row counts of decoding (1 to a few tens)
-that costs as much as the product itself. Plain and speculative decoding, target and draft, all use this layer. On a GPU
-weights are not packed, and the layer is F.linear.
+that costs as much as the product itself. `load_pair` uses this layer in the target and in the draft. On a GPU weights
+are not packed, and the layer is F.linear.
 """
 
 import torch

@@ -50,7 +50,7 @@ def probe(served) -> Findings:
 
 
 def _state(model):
-    """Return all that the findings depend on. Weights are not part of it."""
+    """Return what must be unchanged for the findings to be used again. Weights are not part of it."""
     modules = tuple(
         (name, type(m), len(m._forward_hooks), len(m._forward_pre_hooks), "forward" in vars(m))
         for name, m in model.named_modules()

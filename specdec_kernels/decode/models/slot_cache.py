@@ -98,7 +98,7 @@ class SlotCache:
     def update(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write keys and values [M, heads, head_dim] of this pass -> those of all its positions.
 
-        Both results are [n, heads, length, head_dim], from position 0 to the last one of the pass.
+        Both results are [n, heads, length, head_dim], of the `length` positions that the pass covers (begin).
         """
         if layer == len(self.layers):
             empty = [x.new_zeros(self.slots, self.capacity, *x.shape[1:]) for x in (keys, values)]

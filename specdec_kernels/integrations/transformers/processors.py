@@ -156,7 +156,7 @@ class _Chain:
         return np.packbits(kept, bitorder="little").view(np.int32)
 
     def _constrained(self, processor: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Return scores after the prefix constraint of this row, which its function knows by the index in the batch.
+        """Return scores after the prefix constraint. Its function is called with this row's index in the batch.
 
         If earlier processors forbid all ids that it allows, it overrules them.
         """

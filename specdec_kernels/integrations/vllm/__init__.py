@@ -16,7 +16,7 @@ OFF = ("", "0", "false", "no", "off")
 
 
 def register() -> None:
-    """Replace vLLM's verification in this process, if SPECDEC_VLLM is on. A second call does nothing.
+    """Replace vLLM's verification in this process, if SPECDEC_VLLM is on. A second call changes nothing.
 
     1, true, yes and on turn it on; 0, false, no, off, empty and unset turn it off, in lower or upper case. Any other
     value is off, with a warning. If vLLM's functions are not the known ones, nothing is replaced and a warning is

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafting in vLLM by ``sample``, with each request's temperature, top-k, top-p, seed and position.
+"""Drafting in vLLM by ``sample``, with each request's temperature, top-k, top-p, min-p, seed and position.
 
 vLLM's own drafter uses only the temperature. With the target's filters, the draft model does not draw tokens that the
 target's filters remove, and a request with a seed is reproducible, including its drafts. Verification gets the draft's

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replacement of vLLM's functions by the plugin's, in two parts.
 
-The modules of V1's and V2's rejection samplers are imported at once, since they are small. V1's runner and drafter are
-looked up when the first rejection sampler is made: by then its process has imported them, and other processes need not.
+The modules of V1's and V2's rejection samplers are imported at once, since they are small. The runner and the drafter
+are looked up when the first rejection sampler is made: by then its process has imported them, and other processes need
+not.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ MORE = (*RATES, "use_fp64_gumbel", *FLY, "fly_entropy_top_k")
 class Step:
     """A step's data that vLLM's runner does not pass to the rejection sampler."""
 
-    offset: torch.Tensor  # [B] int64, the position of each request's first row
+    offset: torch.Tensor  # [B] int64, the position of each request's first row; in a race of its first emitted token
     draft_kind: str  # kind of the draft's rows: "logits" if our drafter drew from them, else "probs"
     scheduled: Any  # SpecDecodeMetadata of the drafts that vLLM scheduled
     drafts: cut.Drafts  # the drafts that are verified, including cut ones

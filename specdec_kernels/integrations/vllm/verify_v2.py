@@ -39,7 +39,7 @@ class Chains(NamedTuple):
     offset: torch.Tensor  # [B] int64, the position of the last committed token
     row: torch.Tensor  # [B, K+1], each position's row of logits
     drafts: torch.Tensor  # [B, K], -1 after the last
-    kept: torch.Tensor | None  # [B, 1], the drafts before the first one that was cut; None: none was cut
+    kept: torch.Tensor | None  # [B, 1], how many drafts come before a cut one; None: cut drafts are not restored
 
     def draft_row(self, draft_logits: torch.Tensor) -> torch.Tensor:
         """Return the index of each draft's row [B, K] in rows by slot [S, columns, V]."""

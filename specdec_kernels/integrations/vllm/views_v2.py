@@ -21,7 +21,7 @@ from specdec_kernels.ops.row_stats import row_stats
 from specdec_kernels.penalties import Penalties
 from specdec_kernels.rows import Rows
 
-MOST_USED = 16_384  # distinct tokens of a request: the most for which the CUDA ops support penalties
+MOST_USED = 16_384  # distinct tokens of a request: the most for which the CUDA ops support penalties by tables
 
 
 class Step(NamedTuple):
