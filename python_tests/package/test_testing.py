@@ -116,11 +116,11 @@ def test_the_text_names_the_worst_cells():
 
 
 def test_rows_are_counted_whatever_their_ids():
-    """Ids may be as large as 2^62, and padding may be any negative number."""
+    """Ids may be as large as 2^62."""
     for ids in ([0, 1, 7], [0, 151_935, 2**40], [2**62, 3, 2**61]):
         rows = np.array(ids)[rng(0).integers(3, size=(3000, 9))]
         ends = rng(1).integers(10, size=3000)
-        rows[np.arange(9) >= ends[:, None]] = -7
+        rows[np.arange(9) >= ends[:, None]] = -1
         wanted = {}
         for row, end in zip(rows.tolist(), ends):
             wanted[tuple(row[:end])] = wanted.get(tuple(row[:end]), 0) + 1
@@ -207,7 +207,14 @@ ERRORS = {
     "floats": (lambda: testing.check_tokens(np.ones((2, 1)), EVEN), TypeError, "must be integers, got float64"),
     "float in a list": (lambda: testing.check_tokens([[1.0]], EVEN), TypeError, "float"),
     "shape": (lambda: testing.check_tokens(np.zeros((1, 2, 3), int), EVEN), ValueError, r"\[N, L\], got \[1, 2, 3\]"),
-    "pads": (lambda: testing.check_tokens([[0, -1, 1]], EVEN), ValueError, r"padded at their end.*got \[0, -1, 1\]"),
+    "a wrong id": (lambda: testing.check_tokens([[1], [0, -2]], EVEN), ValueError, r"or -1 as padding, got \[0, -2\]"),
+    "a lone wrong id": (lambda: testing.check_tokens(np.array([-5]), EVEN), ValueError, r"as padding, got \[-5\]"),
+    "a wrong id to complete": (
+        lambda: testing.complete_tokens([[-3]], lambda tokens: [0.0, 1.0], 3),
+        ValueError,
+        r"complete_tokens: tokens must be ids >= 0, or -1 as padding, got \[-3\]",
+    ),
+    "pads": (lambda: testing.check_tokens([[0, -1, 1]], EVEN), ValueError, r"with -1 at their end.*got \[0, -1, 1\]"),
     "lost draws": (lambda: testing.check_law(lambda s: s[1:], EVEN, 9), ValueError, "for each seed, 9, got 8"),
     "row": (lambda: testing.enumerate_law(lambda t: [0.5, 0.6], 1, (4,)), ValueError, r"model\(\(4,\)\) .*sum of 1.1"),
     "rows": (lambda: testing.enumerate_law(lambda t: [[1.0]], 1), ValueError, r"got shape \[1, 1\]"),

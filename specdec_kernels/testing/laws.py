@@ -129,7 +129,7 @@ def complete_tokens(tokens, model: Model, length: int, seed: Seed = 0) -> np.nda
         int64 array [N, length]. Tokens that the model cannot emit stay as they are, and their row is not continued.
 
     Raises:
-        TypeError, ValueError: tokens of another type or shape, or with padding before tokens; a row that is not
+        TypeError, ValueError: tokens of another type or shape, below -1, or after padding; a row that is not
         probabilities.
 
     Example:
@@ -177,7 +177,7 @@ def check_tokens(tokens, law: Law, *, alpha: float = ALPHA, fewest: float = FEWE
         Report
 
     Raises:
-        TypeError, ValueError: tokens of another type or shape, or with padding before tokens; as ``check_counts``.
+        TypeError, ValueError: tokens of another type or shape, below -1, or after padding; as ``check_counts``.
 
     Example:
         >>> check_tokens([[0, 1], [1], [1], [0, 1]] * 50, {(0, 1): 0.5, (1,): 0.5}).statistic

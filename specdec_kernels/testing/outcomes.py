@@ -21,11 +21,14 @@ def token_rows(op: str, tokens) -> np.ndarray:
         raise TypeError(f"{op}: tokens must be integers, got {tokens.dtype}")
     if tokens.ndim not in (1, 2):
         raise ValueError(f"{op}: tokens must have shape [N] or [N, L], got {list(tokens.shape)}")
-    rows = np.maximum((tokens if tokens.ndim == 2 else tokens[:, None]).astype(np.int64), -1)
+    rows = (tokens if tokens.ndim == 2 else tokens[:, None]).astype(np.int64)
+    if (rows < -1).any():
+        row = rows[(rows < -1).any(1).argmax()].tolist()
+        raise ValueError(f"{op}: tokens must be ids >= 0, or -1 as padding, got {row}")
     late = (rows[:, :-1] < 0) & (rows[:, 1:] >= 0)
     if late.any():
         row = rows[late.any(1).argmax()].tolist()
-        raise ValueError(f"{op}: tokens must be padded at their end, with negative ids, got {row}")
+        raise ValueError(f"{op}: tokens must be padded with -1 at their end, got {row}")
     return rows
 
 
