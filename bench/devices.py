@@ -220,11 +220,11 @@ def watch() -> Iterator[Watch]:
         stack.enter_context(rehearsal.no_gpu(_Calls(seen)))
         for name, value in {"current_device": 0, "device_count": 1}.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, lambda value=value: value))
-        watching = seen
+        outer, watching = watching, seen
         try:
             yield seen
         finally:
-            watching = None
+            watching = outer
 
 
 if __name__ == "__main__":

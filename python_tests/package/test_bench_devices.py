@@ -178,3 +178,17 @@ def test_the_decode_loop_can_fail(monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert done.value.code and re.search(r"prompt lookup: (\d+) of \1 steps waited more than once", printed), printed
     assert re.search(r"top tokens: [12] of 2 requests unlike plain decoding", printed), printed
+
+
+def test_a_watch_within_another():
+    """The outer watch goes on after the inner one, also after an error in the inner one."""
+    with devices.watch() as outer:
+        with devices.watch() as inner:
+            assert devices.watching is inner
+        assert devices.watching is outer
+        with pytest.raises(KeyError), devices.watch():
+            raise KeyError
+        assert devices.watching is outer
+        on_gpu(2).tolist()
+        assert outer.synchronisations and not inner.synchronisations
+    assert devices.watching is None
