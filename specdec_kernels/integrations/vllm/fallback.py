@@ -22,7 +22,7 @@ def note(reason: str, step: str = "") -> None:
     unsent[LEFT + reason] += 1
     if steps[reason] == 1:
         detail = f" ({step})" if step else ""
-        text = "specdec_kernels %s: steps with this go vLLM's own way: %s%s"
+        text = "specdec_kernels %s: steps with this fall back to vLLM: %s%s"
         log.info(text, specdec_kernels.__version__, reason, detail)
 
 
