@@ -152,8 +152,9 @@ def test_fewer_instructions_help_and_tails_cost():
     once = lambda costs: calls.row_stats(Setting("H200", costs), 8, V)
     chain = lambda costs: calls.verify_chain(Setting("H200", costs), 64, G, V)[0]
     assert once(base) < once(heavy) and chain(base) < chain(heavy)
-    law = Setting("H200", heavy).tail("judge rest").clocks
-    assert law == 1e4 + C["judge"]  # the test stays assumed; the row's four floats are counted in row_stats
+    both = replace(base, tails={"row_stats rest": Tail(10, (1e4, 1e4, 1e4)), "judge rest": Tail(10, (7, 7, 7))})
+    assert Setting("H200", both).tail("judge rest").clocks == 1e4 + 7  # the law is row_stats', the test is its own
+    assert Setting("H200", base).tail("judge rest").clocks == C["law"] + C["judge"]
     more = us(sum(1e4 - Setting("H200", base).tail(f"row_stats {part}").clocks for part in ("begin", "report", "rest")))
     assert once(heavy) - once(base) == pytest.approx(more, rel=0.05)
     assert once(replace(base, scan=200)) < once(base)
@@ -234,6 +235,10 @@ def test_costs_are_taken_from_the_cheapest_fitting_loop():
             kernel("verify_chain::judge_rows<false>", loop(per16=70.0, tails=ticket), loop(per16=80.0)),
             kernel("verify_chain::judge_rows<true>", loop(per16=61.0)),
             kernel("requests::verify_requests", loop(per16=62.0)),
+            kernel(
+                "verify_chain::scan_positions",
+                loop(per16=55.0, tails=dict.fromkeys(ticket, ticket["rest"] | {"instr": 1})),
+            ),
             kernel("verify_chain::finish_requests", loop(rows=2, per16=160.0, batches=2)),
         ]
     )

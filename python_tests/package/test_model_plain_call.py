@@ -119,12 +119,44 @@ EXIT
         ({"R2": 4}, "@P0 IMAD.MOV.U32 R2, RZ, RZ, 0x1", {}),
         ({"R2": 1}, "@P0 IMAD.MOV.U32 R2, RZ, RZ, 0x1", {"R2": 1}),
         ({"R2": 1, "P0": 1}, "CALL.REL.NOINC 0x100", {}),
+        ({}, "LDS.128 R4, [R3+0x10]", {"R4 & 1": 0, "R6 & 1": 0}),
+        ({}, "LDS R4, [R3+0x10]", {}),
+        ({}, "@P0 LDS.64 R4, [R3+0x10]", {}),
+        ({"R4 & 1": 0}, "IADD3 R4, R4, 0x1, RZ", {}),
+        ({"R4 & 1": 0}, "LOP3.LUT R5, R4.reuse, 0x1, RZ, 0xc0, !PT", {"R4 & 1": 0, "R5": 0}),
+        ({"R4 & 1": 0}, "LOP3.LUT R5, R4, 0x3, RZ, 0xc0, !PT", {"R4 & 1": 0}),
     ],
 )
 def test_what_is_known_behind_an_instruction(before, line, after):
     [x] = code(line)
     step(x, state := dict(before), known(SOME))
     assert state == after
+
+
+def test_a_thread_that_is_not_known():
+    [x] = code("S2R R3, SR_TID.X")
+    for thread, after in ((0, {"R3": 0}), (32, {"R3": 32}), (None, {})):
+        step(x, state := {}, known(SOME), thread)
+        assert state == after
+    assert plain_call.thread_of("verify_chain::verify_positions") is None
+    assert plain_call.thread_of("verify_chain::finish_requests") == 0
+
+
+def test_rows_of_a_plain_call_have_no_views():
+    """A row with a view has an odd pointer, which the kernel keeps in shared memory."""
+    text = """
+LDS.64 R20, [R3+0x8f0]
+LOP3.LUT R37, R20, 0x1, RZ, 0xc0, !PT
+ISETP.NE.U32.AND P0, PT, R37, 0x1, PT
+ISETP.NE.U32.AND.EX P0, PT, RZ, RZ, PT, P0
+@P0 BRA plain
+LD.E.64 R42, desc[UR6][R20.64+0x17]
+plain:
+MUFU.EX2 R4, R6
+EXIT
+"""
+    assert left(text, SOME)[-2:] == ["MUFU", "EXIT"] and "LD" not in left(text, SOME)
+    assert "LD" in left(text.replace("LDS.64 R20", "LDG.E.64 R20"), SOME)
 
 
 def test_a_tail_of_a_plain_call_is_shorter():

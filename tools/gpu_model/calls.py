@@ -25,8 +25,9 @@ MOST_OF_REQUEST = headers.constant(SMALL_BATCH, "kMostOfRequest")
 
 # tail -> the constants that add up to its time. A tail is the serial code before or after a block's loop (tails.py). A
 # tail in COUNTED has few branches, at least in a plain call (plain_call.py). Its longest path is then about what runs,
-# so the count replaces the constants. The tails that are not in COUNTED have more branches: a test of a draft after
-# computing stats, and a draw with or without replacement. They keep the constants, and `predict` prints the counts too.
+# so the count replaces the constants. Two tails are not in COUNTED: a draw with or without replacement has more
+# branches, and the longest path of `judge rest` leaves the stats out, so that it is the test alone. Each of these is
+# the sum of its constants, of which STANDS_FOR has the counts.
 TAILS = {
     "row_stats begin": ("prologue",),
     "row_stats report": ("fence", "atomic"),
@@ -55,7 +56,7 @@ FETCHED = {name for name in [*TAILS, *TURNS] if name.endswith("rest")} | {
     "search begin",
 }
 # constant -> the tail whose count replaces it in every other tail, since all ops share this code
-STANDS_FOR = {"law": "row_stats rest", "draw": "finish rest"}
+STANDS_FOR = {"law": "row_stats rest", "draw": "finish rest", "judge": "judge rest"}
 
 
 class Setting:
@@ -67,7 +68,7 @@ class Setting:
 
     def counted(self, name: str) -> float | None:
         """Return the counted clocks of a tail, with its code's fetch if it is in FETCHED; None if it has no count."""
-        tail = self.costs.tails.get(name) if name in COUNTED | TURNS else None
+        tail = self.costs.tails.get(name)
         if not tail:
             return None
         return tail.clocks[BANDS.index(self.band)] + tail.lines * self.c["fetch"] * (name in FETCHED)
@@ -78,7 +79,7 @@ class Setting:
         return self.c[name] if counted is None else counted
 
     def tail(self, name: str) -> Wait:
-        counted = self.counted(name)
+        counted = self.counted(name) if name in COUNTED | TURNS else None
         return Wait(sum(map(self.constant, TAILS[name])) if counted is None else counted)
 
 

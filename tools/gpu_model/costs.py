@@ -60,7 +60,7 @@ Wanted = Callable[[dict, dict], bool]
 
 def costs_of(kernels: list[dict]) -> Costs:
     in_chain = lambda k: not any(word in k["name"] for word in NOT_A_CHAIN)
-    scan = _cheapest(kernels, 1, lambda k, x: (in_chain(k) and x["counts"]["MUFU"] >= 32) or x["per16"] < 60)
+    scan = _cheapest(kernels, 1, lambda k, x: in_chain(k) and (x["counts"]["MUFU"] >= 32 or x["per16"] < 60))
     pair = _cheapest(kernels, 2, lambda k, x: in_chain(k))
     costs = Costs(walk=_walks(kernels))
     if scan:

@@ -19,8 +19,8 @@ from tools.machine_code.elf import Note
 HERE = Path(__file__).parent
 FILE = HERE / "plain_call.json"
 FEW, MANY = "few positions", "many positions"
-# Not verify_positions: its warps test positions in parallel, so no single thread determines the time.
-KERNELS = {"scan_positions": FEW, "judge_rows<false>": MANY, "finish_requests": MANY}
+KERNELS = {"scan_positions": FEW, "verify_positions": FEW, "judge_rows<false>": MANY, "finish_requests": MANY}
+OF_ANY_THREAD = {"verify_positions"}  # its warps test positions in parallel, so no single thread determines the time
 
 
 def argument_of(kernel: str, note: Note) -> dict[int, int]:
@@ -28,6 +28,11 @@ def argument_of(kernel: str, note: Note) -> dict[int, int]:
     call = KERNELS.get(kernel.partition("::")[2])
     known = bytes.fromhex(json.loads(FILE.read_text())[call]) if call else b""
     return {note.argument + k: byte for k, byte in enumerate(known)}
+
+
+def thread_of(kernel: str) -> int | None:
+    """Return the thread whose path is counted: the first one, or None for the longest path of any thread."""
+    return None if kernel.partition("::")[2] in OF_ANY_THREAD else 0
 
 
 def printed() -> dict[str, str]:

@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from tools.gpu_model.constants import BANDS, CONSTANTS
-from tools.gpu_model.plain_call import argument_of
+from tools.gpu_model.plain_call import argument_of, thread_of
 from tools.machine_code.control_flow import Graph, reverse_postorder
 from tools.machine_code.elf import Note
 from tools.machine_code.gpus import Band
@@ -41,7 +41,8 @@ TAILED = (
     r"|verify_chain::(finish_requests|scan_positions|verify_positions)"
 )
 
-FALLBACKS = "invalid_stats|target_sum|target_draw"  # for invalid rows, and residuals without mass
+# for invalid rows, residuals without mass, and rows with views or ids
+FALLBACKS = "invalid_stats|target_sum|target_draw|changed_entry"
 
 LINE = 128  # bytes of code that are fetched at once
 ITEMS = 4  # a loop with this many loads per iteration counts as unrolled
@@ -133,7 +134,8 @@ def add_tails(kernel: dict, g: Graph, note: Note) -> None:
         kernel["turns"] = Tails(g, note.routines).turns()
     if re.match(TAILED, kernel["name"]):
         known = argument_of(kernel["name"], note)
-        around = Tails(with_argument(g, known) if known else g, note.routines, whole=g)
+        plain = with_argument(g, known, thread_of(kernel["name"])) if known else g
+        around = Tails(plain, note.routines, whole=g)
         for loop in kernel["loops"]:
             if loop["kind"] == "loop":
                 loop["tails"] = around.around(int(loop["at"], 16))

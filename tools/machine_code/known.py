@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paths through a kernel that are open to a block's first thread if the kernel's argument is known.
+"""The paths through a kernel that are open to a thread if the kernel's argument is known.
 
 Constants are propagated through registers and predicates along the branches that they leave open (Wegman and Zadeck
-1991). Values from memory are never known.
+1991). Of values from memory only one thing is known: what shared memory holds of 64 bits is even. In a plain call the
+pointers of rows are (HACKING.md, "How a row is read"), and machine code asks for that bit of nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tools.machine_code.instructions import Instruction, bits
 from tools.machine_code.operands import operands
 
 MASK = 0xFFFFFFFF
-State = dict[str, int]  # registers (32 bits) and predicates (0, 1) with known values
+State = dict[str, int]  # registers (32 bits) and predicates (0, 1) with known values; "R4 & 1": a register's lowest bit
 Argument = Mapping[int, int]  # bytes of constant bank 0, by address
 
 COMPARE: dict[str, Callable[[int, int], bool]] = {
@@ -64,6 +65,10 @@ def _or(*values: int | None) -> int | None:
     return 1 if 1 in values else None if None in values else 0
 
 
+def _lowest(register: str) -> str:
+    return f"{register.removesuffix('.reuse')} & 1"
+
+
 def _isetp(x: Instruction, parts: list[str], state: State) -> dict[str, int | None]:
     """Return the results of ISETP P, Q, a, b, other[, carry].
 
@@ -89,7 +94,7 @@ def _lop3(parts: list[str], state: State) -> dict[str, int | None]:
     to = parts.pop(0) if re.fullmatch(r"U?P(\d|T)", parts[0]) else None
     a, b, c = (_value(p, state) for p in parts[1:4])
     table, out = int(parts[4], 16), None
-    if table == 0xC0 and 0 in (a, b):
+    if table == 0xC0 and (0 in (a, b) or (b == 1 and state.get(_lowest(parts[1])) == 0)):
         out = 0
     elif a is not None and b is not None and c is not None:
         out = sum((table >> ((a >> n & 1) * 4 + (b >> n & 1) * 2 + (c >> n & 1)) & 1) << n for n in range(32))
@@ -126,13 +131,15 @@ def _constants(x: Instruction, parts: list[str], argument: Argument) -> dict[str
     return found
 
 
-def _results(x: Instruction, parts: list[str], state: State, argument: Argument) -> dict[str, int | None]:
+def _results(
+    x: Instruction, parts: list[str], state: State, argument: Argument, thread: int | None
+) -> dict[str, int | None]:
     """Return what is known of an instruction's results. Results that are missing are not known."""
     get = lambda i: _value(parts[i], state)
     if x.head in ("LDC", "ULDC", "LDCU"):
         return _constants(x, parts, argument)
     if x.head == "S2R" and parts[1] == "SR_TID.X":
-        return {parts[0]: 0}
+        return {parts[0]: thread}
     if x.word in ("SHF.R.U32.HI", "SHF.R.S32.HI") and parts[1] == "RZ":
         by, value = get(2), get(3)
         if by is None or value is None:
@@ -163,8 +170,8 @@ def _pair(name: str) -> list[str]:
     return [name, f"{kind}{int(name.removeprefix(kind)) + 1}"]
 
 
-def step(x: Instruction, state: State, argument: Argument) -> None:
-    """Update the state to what is known after an instruction."""
+def step(x: Instruction, state: State, argument: Argument, thread: int | None = 0) -> None:
+    """Update the state to what is known after an instruction. If `thread` is None, the thread's index is not known."""
     runs = _value(x.guard.removeprefix("@"), state) if x.guard else 1
     if runs == 0:
         return
@@ -172,17 +179,21 @@ def step(x: Instruction, state: State, argument: Argument) -> None:
         state.clear()
         return
     parts = [part.strip() for part in x.args.split(",")]
-    found = _results(x, parts, state, argument)
+    found = _results(x, parts, state, argument, thread)
     for name in operands(x)[0]:
         value = found.get(name)
+        state.pop(_lowest(name), None)
         if value is None or (runs is None and state.get(name) != value):
             state.pop(name, None)
         else:
             state[name] = value
+    if x.head == "LDS" and not x.guard and (words := bits(x.word) // 32) > 1:
+        kind, first = parts[0].rstrip("0123456789"), int(parts[0].lstrip("UR"))
+        state |= {_lowest(f"{kind}{first + i}"): 0 for i in range(0, words, 2)}
 
 
-def with_argument(g: Graph, argument: Argument) -> Graph:
-    """Return the graph with only the edges that are open to the first thread."""
+def with_argument(g: Graph, argument: Argument, thread: int | None = 0) -> Graph:
+    """Return the graph with only the edges that are open to a thread; to any thread if `thread` is None."""
     before: dict[int, State] = {b: {} for b in g.roots}
     ways: dict[int, set[int]] = {}
     work = list(g.roots)
@@ -190,10 +201,10 @@ def with_argument(g: Graph, argument: Argument) -> Graph:
         b = work.pop()
         state = dict(before[b])
         for x in g.block(b)[:-1]:
-            step(x, state, argument)
+            step(x, state, argument, thread)
         last = g.block(b)[-1]
         taken = _taken(last, state)
-        step(last, state, argument)
+        step(last, state, argument, thread)
         for to in _followed(g, b, last, taken):
             known = before.get(to)
             joined = state if known is None else {k: v for k, v in known.items() if state.get(k) == v}
