@@ -57,7 +57,7 @@ class NinjaBuild(build_ext):
             print(f"specdec_kernels: CPU ops only, for {CROSS.machine} by {CROSS.compiler}", flush=True)
         else:
             choice = os.environ.get("SPECDEC_CUDA")
-            why = f"SPECDEC_CUDA={choice}" if choice else "nvcc was not found in CUDA_HOME, PATH or /usr/local/cuda"
+            why = f"SPECDEC_CUDA={choice}" if choice else "nvcc was not found in CUDA_HOME, CUDA_PATH, PATH or /usr/local/cuda"
             print(f"specdec_kernels: CPU ops only: {why}", flush=True)
         outputs = {name: Path(self.get_ext_fullpath(f"specdec_kernels.{name}")).absolute() for name in LIBRARIES}
         outputs["_C"].parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@
 #   1  environment build smoke kernels cold stress                        3 minutes
 #   2  environment build smoke bench counters loop                        9:40 minutes
 #   3  environment build graphs tests-ops tests-rules tests-trees tests-rest tests-triton      9:40 minutes
-#   4  environment build memcheck racecheck synccheck initcheck memcheck-triton                6 minutes
+#   4  environment build memcheck racecheck synccheck initcheck memcheck-triton                7 minutes
 #
 # Each call is complete in itself, and takes 3 minutes more if it has to build. OUTDIR gets summary.txt (a line per
 # step as it ends), log.txt (all output), kernels.csv and counters.csv (times of each kernel of the main cases, and its
@@ -41,7 +41,7 @@ declare -A seconds=(
   [environment]=15 [build]=180 [smoke]=50 [kernels]=30 [cold]=45 [stress]=30
   [bench]=240 [counters]=125 [loop]=150
   [graphs]=45 [tests-ops]=165 [tests-rules]=90 [tests-trees]=90 [tests-rest]=40 [tests-triton]=135
-  [memcheck]=120 [racecheck]=90 [synccheck]=65 [initcheck]=55 [memcheck-triton]=60)
+  [memcheck]=120 [racecheck]=130 [synccheck]=65 [initcheck]=55 [memcheck-triton]=60)
 NEED_RIGHT=" kernels stress bench counters loop "  # not run if smoke found wrong results
 CALL=580  # seconds that all steps of one call may take together
 

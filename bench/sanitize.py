@@ -28,10 +28,10 @@ FEW = {
     "uniforms": ["accept tests"],
     "accept": ["probabilities"],
     "residual": ["rows"],
-    "row_gap": ["logits"],
-    "kseq_rho": ["k of each row"],
-    "row_stats": ["plain", "all filters", "penalties by slot"],
-    "sample": ["two tokens", "filters"],
+    "row_gap": ["logits", "a sparse draft"],
+    "kseq_rho": ["k of each row", "a sparse draft"],
+    "row_stats": ["plain", "all filters", "penalties by slot", "penalties by tables", "sparse rows"],
+    "sample": ["two tokens", "filters", "a race", "sparse rows", "sparse rows, a race"],
     "top_logprobs": ["of a step"],
     "row_topw": ["a step of beam search"],
     "support": ["of every row"],
@@ -43,10 +43,14 @@ FEW = {
         *("bool, keys", "uint8, keys", "uint64, keys", "additive, keys"),
         *("additive, torch.float64", "additive, torch.bfloat16", "additive, torch.float16"),
     ],
-    "verify_chain": ["seeds", "filters", "penalties by slot", "rules from 0, token", "rules from 0, block"],
+    "verify_chain": [
+        *("seeds", "filters", "penalties by slot", "penalties by tables", "rules from 0, token", "rules from 0, block"),
+        *("sparse drafts", "a race"),
+    ],
     "verify_tree": [
         *("kseq, drafts", "recursive, nodes", "recursive_without_replacement, nodes", "target_only, nodes"),
-        *("traversal, nodes", "traversal, penalties by slot", "kseq by rules", "traversal by rules"),
+        *("traversal, nodes", "traversal, penalties by slot", "traversal, penalties by tables"),
+        *("kseq by rules", "traversal by rules", "kseq, sparse drafts", "race, nodes"),
     ],
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of the ninja file for the whole build: _C.so from the C++ files, _C_cuda.so from the CUDA files."""
+"""The text of the ninja file for the whole build: _C.so from the files for the CPU, _C_cuda.so from those for CUDA."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from build_tools.cross import Cross
 ROOT = Path(__file__).parent.parent
 CSRC = ROOT / "csrc"
 
-# Every operation rounds its result. Without the flag the compiler would use the fused multiply-add of aarch64's base
-# set, which rounds a * b + c only once. x86-64's base set has none.
+# With this flag every operation rounds its result. Without it the compiler would use the fused multiply-add of
+# aarch64's base set, which rounds a * b + c only once. x86-64's base set has none.
 ROUNDED = "-ffp-contract=off"
 BASE = {"base": ROUNDED}
 X86_ISAS = BASE | {

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-DEFAULT_ARCHS = "8.0;9.0;10.0;12.0+PTX"  # the first of each major version: 8.6 and 8.9 run the code of 8.0
+DEFAULT_ARCHS = "8.0;9.0;10.0;12.0+PTX"  # 8.6 and 8.9 run the code of 8.0; docs/gpus.md lists all GPUs
 _ARCH = re.compile(r"(\d+\.\d)([af]?)(\+PTX)?")
 
 
@@ -36,7 +36,7 @@ def wanted() -> Nvcc | None:
         stop(f"SPECDEC_CUDA must be 0, 1 or keep, got {choice}")
     path = None if choice in ("0", "keep") else _path()
     if path is None and choice == "1":
-        stop("SPECDEC_CUDA=1 needs nvcc, which was not found in CUDA_HOME, PATH or /usr/local/cuda")
+        stop("SPECDEC_CUDA=1 needs nvcc, which was not found in CUDA_HOME, CUDA_PATH, PATH or /usr/local/cuda")
     return path and _inspect(path)
 
 
@@ -86,8 +86,9 @@ def code_flags(archs: list[str]) -> str:
     """Return nvcc's flags for architectures.
 
     ["8.0", "8.6", "12.0+PTX"] gives machine code for all three, and PTX of the third for later GPUs. No source uses a
-    feature that the oldest architecture of its generation lacks. So nvcc compiles once to that one's PTX (compute_80),
-    and ptxas makes machine code for each architecture of the generation from it (sm_80, sm_86).
+    feature that only later architectures of a major version have. So nvcc compiles once to the PTX of the oldest one
+    listed (compute_80), and ptxas makes the machine code of all of that major version from it (sm_80, sm_86). An
+    architecture with a letter or +PTX is left out of this: its machine code is made from its own PTX.
     """
     flags, oldest = [], {}
     for arch in sorted(archs, key=lambda arch: float(_ARCH.fullmatch(arch)[1])):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure the gain from trees of K drafts of length L on the demo's models.
 
-It measures tokens per target call of every method for several K and L, and the acceptance of K drafts by each method on
-the same rows, beside the optimum.
+It measures tokens per target call of a chain and of five methods for several K and L. It also measures the acceptance
+of K drafts at one node on the same rows, by four of the methods, beside the optimum.
 
     python -m demo.trees                   # about an hour of one core in all; finished parts are kept in trees.json
     python -m demo.trees --seconds 500     # begin no part after 500 s; the next call goes on

@@ -2,7 +2,8 @@
 """Tensor-parallel example: the demo's target with its output layer split over processes.
 
 Each rank runs the decoder layers and the draft model, computes its own slice of the target's logits, and verifies
-together with the others. No process has a whole row of the target's logits. The text equals that of a single process.
+together with the others. With the default exchange no process has a whole row of the target's logits. The text equals
+that of a single process.
 
 python examples/tensor_parallel.py
 python examples/tensor_parallel.py --ranks 4 --temperature 0.8 --top-p 0.9

@@ -34,7 +34,7 @@ SLOTS = 1 << 33  # of one (seed, offset, domain): 2 per Philox block, whose inde
 
 # Bits of the `status` of verify_chain, verify_tree and count_tokens_
 STATUS_INVALID_ROW = 1  # a row that was needed held NaN, +inf or no finite value; in count_tokens_: an invalid list
-STATUS_EMPTY_RESIDUAL = 2  # (p - q)+ had no mass; the token was drawn from p
+STATUS_EMPTY_RESIDUAL = 2  # (p - q)+ had no mass, so q was not subtracted
 STATUS_INVALID_DRAFT = 4  # q of a drafted token was not in (0, 1 + 1e-3]; the draft was rejected
 STATUS_INVALID_BONUS = 8  # the caller's bonus token was not an id below V; it was emitted as given, or as 0 if negative
 STATUS_HISTORY_FULL = 16  # of count_tokens_: a list had no room for every token

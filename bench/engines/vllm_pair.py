@@ -6,8 +6,8 @@
 The folder holds the models that python_tests/engines/smollm2.py writes. Each side is a process with its own engine, and
 the sides take turns: a round is the same prompts on each side, with other seeds than the round before. A ratio compares
 two sides in one round; the table shows its median over rounds, the lowest and the highest. CPU seconds are those of all
-threads of the process; on a machine that others use they vary less than seconds. vLLM's own verification runs with a
-corrected expansion of sampling parameters (bench/engines/vllm.py), without which its text is garbage on the CPU.
+threads of the process. On a machine that others use they vary less than elapsed time does. vLLM's own verification runs
+with a corrected expansion of sampling parameters (bench/engines/vllm.py), without which its text is garbage on the CPU.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def speculative(folder: Path, drafter: str, drafts: int) -> dict:
 def serve(asked: argparse.Namespace) -> None:
     """Run one side in this process: a line {"temperature": T, "seed": s} from standard input asks for a round.
 
-    Its answer is a line with the numbers of tokens, of seconds and of CPU seconds, and of drafts so far.
+    Its answer is a line with the round's texts, number of tokens, seconds and CPU seconds, and with the numbers of
+    drafted and of accepted tokens since the process began.
     """
     from vllm import LLM, ModelRegistry, SamplingParams
     from vllm.v1.sample import rejection_sampler
@@ -147,7 +148,10 @@ def row(temperature: float, name: str, rounds: list[dict], plain: list[dict]) ->
 
 
 def compare(asked: argparse.Namespace, sides: dict[str, Any]) -> None:
-    """Print the table, and how many texts at temperature 0 are equal. A first round of each side is not counted."""
+    """Print the table, and how many of the plugin's texts at temperature 0 equal those without speculation.
+
+    A first round of each side is not counted.
+    """
     equal: list[bool] = []
     for side in sides.values():
         side.round(asked.temperature[0], 0)

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../core/penalties.h"
+#include "../threads.h"
 #include "check.h"
 
 namespace specdec {
@@ -52,7 +53,7 @@ inline void list_tables([[maybe_unused]] const Op& op, [[maybe_unused]] const ch
     const int64_t s = p.history(b);
     if (!listed[s]) listed[s] = true, used.push_back(s);
   }
-  torch::stable::parallel_for(0, int64_t(used.size()), 1, [&](int64_t first, int64_t last) {
+  parallel_for(0, int64_t(used.size()), 1, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) lists->memory[used[i]] = ListOfTable(UsedTable(p, used[i], INT32_MAX));
   });
   for (const int64_t s : used) {

@@ -6,7 +6,7 @@
 
 namespace specdec {
 
-// Half-precision rows may round a probability slightly above one.
+// Rounding may put a probability slightly above one: in float16, at 1 + 2^-10.
 constexpr double kMaxProb = 1.0 + 1e-3;
 
 // Whether a token can have been drafted with probability q

@@ -68,7 +68,7 @@ inline constinit thread_local bool rows_over_ranks = false;
 constexpr bool rows_over_ranks = false;
 #endif
 
-// Rows in memory: [N, V], or [B, rows, V] with a stride for each dimension
+// Rows in memory: [N, V], or [B, rows, V]
 struct RowMemory {
   const void* data = nullptr;
   int64_t V = 0;

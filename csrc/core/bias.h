@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bias: values that are added to some logits. Minus infinity forbids an id. The ids of a list are unsorted and may
-// repeat.
+// A bias: values that are added to some logits. Minus infinity forbids an id. The ids of a list may be in any order and
+// may repeat.
 #pragma once
 
 #include <cmath>

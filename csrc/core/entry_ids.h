@@ -42,7 +42,7 @@ struct EntryIds {
   const Place* places = nullptr;  // [n]: the entries that have an id, by ascending id, then in the row's order
   int64_t n = 0, k = 0;
   Ints ids;              // [k]: as the caller gave them; read with id_of()
-  int64_t end = 1;       // the largest id + 1
+  int64_t end = 1;       // the largest id + 1; 1 if there is no id
   bool repeats = false;  // whether two entries have the same id
   bool ascends = true;   // whether sorting by id keeps the order of the row
 
@@ -73,7 +73,7 @@ struct Listed {
 
 // The ids of all rows of one side
 struct RowsIds {
-  Ints ids;  // [..., k], laid out like the rows; null: entry j belongs to id j
+  Ints ids;  // [..., k]; of a map: its packed numbers (binding/entry_ids.h); null: entry j belongs to id j
   int64_t batch_stride = 0, row_stride = 0;
   bool is_map = false;  // one table for all rows
   int64_t V = 0;        // of a map: the number of the target's ids

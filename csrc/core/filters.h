@@ -44,8 +44,8 @@ struct Filters {
   SPECDEC_HD bool top_k_on(int64_t V) const { return top_k > 0 && top_k < V; }
   SPECDEC_HD bool any(int64_t V) const { return (by_value() || top_p < 1 || top_k_on(V)) && !greedy(); }
   SPECDEC_HD bool filter() const { return by_value() || top_p < 1 || top_k > 0; }  // whether any is on, for a large V
-  // Whether min-p or top-n-sigma is on. Their cutoffs depend neither on counts nor on masses. They are applied before
-  // top-k and top-p.
+  // Whether min-p or top-n-sigma is on. Their cutoffs follow from the row's maximum and, for top-n-sigma, its Spread.
+  // They are applied before top-k and top-p.
   SPECDEC_HD bool by_value() const { return min_p > 0 || top_n_sigma > 0; }
   SPECDEC_HD bool temperature_in_range() const { return temperature >= 0 && temperature <= FLT_MAX; }
   SPECDEC_HD bool top_p_in_range() const { return top_p > 0 && top_p <= 1; }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The draw that ends a verification step: one token from the first candidate distribution that has mass. The candidates
-// are, in order: the residual, the distribution before q was subtracted, the target's own distribution p.
+// are, in order: the residual; the distribution before q was subtracted; the target's own distribution p, if a rule
+// replaced it.
 #pragma once
 
 #include "arguments.h"

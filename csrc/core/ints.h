@@ -20,8 +20,8 @@ namespace specdec {
 
 constexpr int64_t kIdsEnd = 1 << 24;  // every token id is less: a vocabulary has at most 2^24 tokens
 
-// A 1-D array of int64 (`wide`) or int32 values. With stride 0, one value serves every index. Null data: the argument
-// is not given.
+// An array of int64 (`wide`) or int32 values. [i] steps by one stride; with stride 0, one value serves every index.
+// Null data: the argument is not given.
 struct Ints {
   const void* data = nullptr;
   int64_t stride = 0;

@@ -20,7 +20,7 @@ struct PairGap {
 };
 
 // Executors also have clipped_sums(p, q, t, out), which sets out[m] to the sum over ids of (p - t[m] q)+. A term is
-// rounded once and takes part in at most three additions in float32, so a sum's relative error is at most 2^-22. The
-// sum is exactly 0 if t[m] q >= p for every id.
+// rounded once and takes part in at most three additions in float32, so a sum's relative error is about 2^-22 at most.
+// The sum is exactly 0 if t[m] q >= p for every id.
 
 }  // namespace specdec

@@ -60,8 +60,8 @@ struct UsedList {
     if (p.lists) *this = p.lists[s];
 #endif
   }
-  // Whether entry j of `ids` and `counts` is valid. There are no branches, so checking a list is cheap compared with
-  // reading a row.
+  // Whether entry j of `ids` and `counts` is valid. No test of a value branches, so checking a list is cheap compared
+  // with reading a row.
   SPECDEC_HD bool fine(int64_t j) const { return ascends(j) & counted(j); }
   SPECDEC_HD bool ascends(int64_t j) const {
     return (ids[j] == -1) | (j == 0 ? ids[0] >= 0 : (ids[j - 1] >= 0) & (ids[j - 1] < ids[j]));

@@ -43,8 +43,8 @@ struct Racer {
   }
 };
 
-// ln of an entry's weight in float64: -inf if it is not kept, NaN if it makes the row invalid. For logits the row's
-// maximum is subtracted, which does not change the order of the keys.
+// ln of an entry's weight in float64: -inf if it is not kept, NaN for a probability that makes the row invalid. For
+// logits the row's maximum is subtracted, which does not change the order of the keys.
 SPECDEC_HD double race_weight(const Dist& d, float z) {
   if (d.kind == Kind::kProbs) return log(double(clean_prob(z)));
   return z >= d.stats.cutoff ? (double(z) - double(d.stats.max)) * double(d.stats.scale) : -HUGE_VAL;
@@ -57,17 +57,17 @@ SPECDEC_HD double sum_of_weights(double x, double y) {
   return smaller == -HUGE_VAL ? larger : larger + log1p(exp(smaller - larger));
 }
 
-// A race reads no draft rows, but a caller of torch.ops may pass some. Returns rows that keep only V: Rows::ids_end(),
-// which uses V, decides whether a drafted token is valid.
+// A race reads no draft rows, but a caller of torch.ops may pass some. Returns rows that keep only the bound
+// Rows::ids_end(), which decides whether a drafted token is valid.
 inline Rows unread(const Rows& draft) {
   Rows rows;
   rows.memory.V = draft.ids ? kIdsEnd : draft.memory.V;
   return rows;
 }
 
-// The winner of the race on the target's distribution p, with its logprob. If p is invalid, sets kInvalidRow and
-// returns the id of the row's largest finite entry, with logprob NaN. The executor's race(p, noise) returns -1 if no
-// entry is kept or the row is invalid.
+// The winner of the race on the target's distribution p, with its logprob. If p is invalid or keeps no entry, sets
+// kInvalidRow and returns the id of the row's largest finite entry (0 if there is none), with logprob NaN. The
+// executor's race(p, noise) returns -1 if no entry is kept or the row is invalid.
 template <class Executor>
 SPECDEC_WALK Final winner(Executor& executor, const Dist& p, const Noise& noise, int32_t& status) {
   const int64_t token = p.kind == Kind::kOneHot                  ? p.hot

@@ -33,8 +33,8 @@ SPECDEC_HD Subtraction subtracting(const Dist& q) {
   return subtraction;
 }
 
-// The weights of p, or of the mixture if there is one, after n subtractions. They do not sum to 1. A subtraction from a
-// normalised residual includes the normaliser in its m.
+// The weights of p, or of the mixture if there is one, after n subtractions. They need not sum to 1. A subtraction from
+// a normalised residual includes the normaliser in its m.
 struct Residual {
   Dist p;
   const Subtraction* subtractions = nullptr;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows and distributions. A distribution (Dist) never stores probabilities that it computes: it is a row of logits
+// Rows and distributions. Distributions (Dist) never store probabilities that they compute: most are a row of logits
 // where the model wrote it, plus four floats (RowStats).
 #pragma once
 
@@ -17,7 +17,7 @@ namespace specdec {
 constexpr int kChunk = 1024;
 constexpr int kMostChunks = 1 << 14;  // per row: a vocabulary has at most 2^24 tokens
 
-// A logit whose weight is less than 2^-126 of the largest one's counts as weight 0, on every backend.
+// In sums, a logit whose weight is less than 2^-126 of the largest one's counts as weight 0, on every backend.
 constexpr float kLeastExponent = -126.0f;
 
 SPECDEC_HD int64_t chunk_count(int64_t V) { return (V + kChunk - 1) / kChunk; }
@@ -55,7 +55,7 @@ class Row {
   Row() = default;
   SPECDEC_HD Row(const void* data, int64_t V, DType dtype) : data_(data), V(V), dtype(dtype) {}
   SPECDEC_HD explicit operator bool() const { return data_ != nullptr; }
-  // This row as request b sees it at a position, which says how many drafted tokens (window.h) come before the row. The
+  // This row as request b sees it at a position, which says what drafted tokens (window.h) come before the row. The
   // views must outlive the result. In CUDA, an earlier launch has made the view; `view_number` is its index.
   SPECDEC_HD Row seen(const Views& views, [[maybe_unused]] int64_t b, [[maybe_unused]] int64_t position,
                       [[maybe_unused]] int64_t view_number) const {

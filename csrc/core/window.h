@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The window of a row: the tokens that were drafted before it. These are the earlier drafts of a chain, or a node of a
-// tree and its ancestors. Also the mapping of lists (of a bias or a mask) to requests or positions.
+// tree and its ancestors without the root. Also the mapping of lists (of a bias or a mask) to requests or positions.
 #pragma once
 
 #include "ints.h"

@@ -61,8 +61,8 @@ const float* ListedReader::chunk(const Row& row, int64_t c, int m, int n, float 
   return buf;
 }
 
-// Returns the entries at m places, in place if they are neighbours in memory. Otherwise writes them to buf [padded(m)],
-// with -inf after them.
+// Returns the entries at m places. They are returned in place if the row has no view and they are neighbours in memory,
+// with enough entries after them. Otherwise they are in buf [padded(m)], with -inf after them.
 Entries ListedReader::gather(const Row& row, const Place* places, int m, float* buf) const {
   const int64_t at = places[0].at;
   const int size = row.dtype == kFloat32 ? 4 : 2;

@@ -183,7 +183,7 @@ int64_t CpuExecutor::draw(const Residual& residual, double v) const {
   return row.id_at(id);
 }
 
-// The first id of chunk c with mass whose running sum exceeds `share` of the chunk's sum
+// The place of the first entry of chunk c with mass whose running sum exceeds `share` of the chunk's sum
 int64_t CpuExecutor::draw_in(const Residual& residual, int64_t c, double share) const {
   float w[kChunk];
   weights(residual, c, w);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU's Executor: the operations over V that a walk (an op's work on one request or row) needs. They run on one
-// thread with SIMD, or on all threads if there are few requests. Several ranks may each hold some chunks of every row
-// (shards.h). The results are the same bits in all cases, because chunks are the unit of work.
+// thread with SIMD, or on all threads if there are few requests with long rows. Several ranks may each hold some chunks
+// of every row (shards.h). The results are the same bits in all cases, because chunks are the unit of work.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +12,9 @@
 #include "../core/filters.h"
 #include "../core/race.h"
 #include "../core/residual.h"
+#include "../threads.h"
 #include "row_reader.h"
 #include "shards.h"
-#include "threads.h"
 
 namespace specdec {
 
@@ -30,7 +30,7 @@ class CpuExecutor {
 
   CpuExecutor(int64_t max_V, bool wide, ShardTask* task = nullptr);
 
-  // For rows spread over ranks: calls f(), which requests data that the walk will need later from the other ranks. For
+  // For rows spread over ranks: calls f(), which requests from the other ranks data that the walk will need later. For
   // other rows, does nothing.
   template <class F>
   void ask_ahead(const F& f) const {
@@ -58,7 +58,7 @@ class CpuExecutor {
   int threads() const { return 1; }
   bool keeps() const { return true; }
 
-  // The stats of a row of logits. Without filters the row is read once. Stores its chunk sums for draw().
+  // The stats of a row of logits; without filters, in one pass. Stores the chunk sums that draw() needs.
   RowStats stats(const Row& of, const Filters& filters) {
     const Row row = of.as_stored();
     if (!task_) return row_stats(row, filters);
@@ -70,11 +70,11 @@ class CpuExecutor {
   // A barrier of the executor's threads, before and after one of them writes what the others read
   void sync() const {}
 
-  // Sets whether stats() also computes entropies, because they will be needed. Drops known entropies and the known TV.
+  // Sets whether stats() also computes the entropy of a row without filters. Drops known entropies and the known TV.
   void expect_entropy(bool expected) { sums_surprise_ = expected, known_[0] = known_[1] = {}, tv_of_[0] = {}; }
 
   // Prepares for entropy(p), entropy(q) and tv(p, q): one pass computes all three. Does nothing if both entropies are
-  // known, or if p or q is not a row of logits.
+  // known, if p or q is not a row of logits, or if several entries of q have the same id.
   void expect_gap(const Dist& p, const Dist& q);
 
   // The total weight of a residual; NaN if p is a probability row with NaN or +inf. Stores the chunk sums for draw().
@@ -97,10 +97,10 @@ class CpuExecutor {
   double tv(const Dist& p, const Dist& q);           // stores chunk sums unless both are logits
   double largest_prob(const Dist& d) const;          // NaN if the row holds NaN or +inf, or nothing positive
   int64_t above(const Row& row, float least) const;  // how many entries are > least
-  // The mass of the mixture's q on ids that are not kept or >= V
+  // The mass of the mixture's q on ids that are >= V or that the mixture does not keep
   double deferred(const Mixture& mixture, int64_t V) const;
 
-  // Inverse CDF over the stored chunk sums: the first id with mass whose running sum exceeds v * total
+  // Inverse CDF over the stored chunk sums: the id of the first entry with mass whose running sum exceeds v * total
   int64_t draw(const Residual& residual, double v) const;
   int64_t draw_in(const Residual& residual, int64_t c, double share) const;
   int64_t draw(const Dist& p, const Dist& q, double v) const {
@@ -118,7 +118,7 @@ class CpuExecutor {
   // The first call finds all k; later calls return the next one each.
   int64_t race(const Dist& d, const Noise& noise, const Few& taken = {}, int64_t k = 1);
 
-  // Writes the weights of chunk c to w [kChunk]. Returns their sum.
+  // Writes the weights of chunk c to w [kChunk], unless p is by id and has no entry there. Returns their sum.
   float weights(const Residual& residual, int64_t c, float* w) const;
   float weights(const Dist& p, const Dist& q, int64_t c, float* w) const {
     const Subtraction subtraction = subtracting(q);
@@ -211,7 +211,7 @@ class CpuExecutor {
     double above = 0;  // weight of the logits >= below
     void narrow(const float (&t)[kThresholds], const double (&weight)[kThresholds]);
   };
-  static constexpr size_t kFew = 512;             // a list this short is sorted
+  static constexpr size_t kFew = 512;             // a list this short is narrowed no more
   static constexpr size_t kMost = 8 * kChunk;     // the longest list
   static constexpr int kSample = 256;             // entries at equal steps along a row
   static constexpr int64_t kMostExchanged = 256;  // the largest k for which each rank sends its k largest entries
@@ -259,7 +259,7 @@ class CpuExecutor {
   void clipped_sums(const float (&t)[kCandidates], double (&out)[kCandidates]);
   float plain_weights(const Dist& p, int64_t c, float* w) const;
   float mixed_weights(const Dist& p, const Mixture& mixture, int64_t c, float* w) const;
-  // Chunk c of d as probabilities (entries of a probability row as stored), 0 beyond the row, with `few` applied
+  // Chunk c of d as probabilities, 0 beyond the row, with `few` applied. A probability row may keep invalid entries.
   const float* probs(const Dist& d, const Few& few, int64_t c, int n, float* buf) const;
   const float* probs(const Dist& d, int64_t c, int n, float* buf) const { return probs(d, d.few(), c, n, buf); }
   // The sum of f(chunk), added in the order of the chunks

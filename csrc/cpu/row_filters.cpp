@@ -261,8 +261,9 @@ void CpuExecutor::sample(const Source& source, float (&sample)[kSample]) const {
 
 // Sets t to ascending thresholds in (lo, below), taken from a sample of logits at equal steps along the row. The search
 // looks for a share of the weight in the interval. Added from its largest logit down, the sample reaches this share of
-// its own weight at some logit; the thresholds are around that one. If no sampled logit is in the interval, the
-// thresholds are floats at equal steps, and the first is the float after lo. Returns false if there is no float inside.
+// its own weight at some logit; the thresholds are around that one. If few sampled logits are in the interval, the
+// thresholds are spread over them. If none is, they are floats at equal steps, and the first is the float after lo.
+// Returns false if there is no float inside.
 bool CpuExecutor::thresholds(const Source& source, const Search& search, float (&t)[kThresholds]) const {
   float sample[kSample], weight[kSample] = {};
   this->sample(source, sample);

@@ -19,12 +19,14 @@ thread_local struct {
 }  // namespace
 
 // Writes chunk c of a distribution as n probabilities. `draft`: as draft_prob() of them. Returns their sum; NaN if a
-// probability row has NaN or +inf.
+// probability row has NaN or +inf there.
 double CpuExecutor::fill(const Dist& d, bool draft, int64_t c, int n, float* out) const {
   const float* z = probs(d, c, n, out);
   if (d.kind == Kind::kProbs) {
     if (rows_.chunk_max(z, padded(n), nullptr).bad) return NAN;
     draft ? rows_.draft(z, n, out) : rows_.clean(z, n, out);
+  } else if (draft && d.kind == Kind::kLogits && d.stats.log_norm < 0) {
+    rows_.draft(z, n, out);  // the row's stats are wrong: by its own, the largest entry has at most 1
   }
   return rows_.total(out, n);
 }

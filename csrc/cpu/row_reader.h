@@ -31,11 +31,10 @@ class RowReader {
     starts_.find(row.view, row.V), found_ = row.view;
   }
 
-  // The changes that the view of a row makes in chunk c
+  // The changes that the view of a row, or its ids, make in chunk c
   Changes changes(const Row& row, int64_t c) const { return changes(row, c, chunk_size(row.V, c)); }
 
-  // Chunk c in place, or a copy in buf [kChunk] if the row's view changes the chunk or its size is not a multiple of
-  // kPad
+  // Chunk c in place, or a copy in buf [kChunk] if there are changes or the chunk's size is not a multiple of kPad
   Entries chunk(const Row& row, int64_t c, float* buf) const { return chunk(row, changes(row, c), c, buf); }
   Entries chunk(const Row& row, const Changes& changes, int64_t c, float* buf) const {
     const int n = chunk_size(row.V, c);
@@ -73,7 +72,7 @@ class RowReader {
     if (row.view == found_ && n == chunk_size(row.V, c)) return starts_.changes(row.view, c, n);
     return changes_in(row.view, c * kChunk, n);
   }
-  // m entries of chunk c as the row's view changes them, and `pad` up to n. The result is in buf if it changes any.
+  // m entries of chunk c with these changes, and `pad` up to padded(n). The result is in buf if there are changes.
   const float* load(const Row& row, const Changes& changes, int64_t c, int m, int n, float pad, float* buf) const {
     if (!changes) return kernels.load(at(row, c), m, n, pad, buf);
     if (changes.empty)  // the row is not read
@@ -83,7 +82,7 @@ class RowReader {
     std::fill(buf + m, buf + padded(n), pad);
     return buf;
   }
-  // Writes m entries of chunk c to buf as the row's view changes them. Returns the largest, NaN aside.
+  // Writes m entries of chunk c with these changes to buf. Returns the largest, NaN aside.
   float copy(const Row& row, const Changes& changes, int64_t c, int m, float* buf) const {
     const Entries raw = at(row, c);
     if (changes.listed) {

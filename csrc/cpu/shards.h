@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows spread over R ranks (processes). Each rank has some chunks of every row. The ranks exchange results of chunks
-// and single entries, never a row.
+// Rows spread over R ranks (processes). Each rank has a range of the chunks of every row, which may be empty. Only rows
+// with ids are whole on every rank. The ranks exchange results of chunks and single entries, never a row.
 //
 // An op is called repeatedly with the same arguments. When a walk needs data of other ranks, its task posts this rank's
 // share and the walk stops. Between two calls the posts of all tasks are exchanged. The next call walks again from the

@@ -200,7 +200,7 @@ inline void add_under(const float* p, const float* q, F t, D& sum) {
   const F x = under<N>(p, q, t);
   sum += low(x) + high(x);
 }
-#else  // no instruction rounds p - t q only once: in float64
+#else  // in float64, which rounds p - t q only once
 inline D above_0(D x) {
 #if defined(__SSE2__)
   return (D)_mm_max_pd((__m128d)x, (__m128d)D{});

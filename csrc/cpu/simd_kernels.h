@@ -8,13 +8,14 @@
 
 namespace specdec {
 
-// Kernels work on whole groups of kPad entries. load() pads the last group with a value that has no mass.
+// Kernels work on whole groups of kPad entries. load() pads the last group with a value that the caller chooses.
 constexpr int kPad = 16;
 constexpr int padded(int64_t n) { return int((n + kPad - 1) / kPad * kPad); }
 
 constexpr int kThresholds = 8;  // tried in one pass of a search for a filter's cutoff
 
-// The entries of a chunk: in place in a row of any dtype, or in a buffer as float32. Kernels read whole groups of kPad.
+// The entries of a chunk: in place in a row of any dtype, or in a buffer as float32. Kernels other than load() and
+// copy() read whole groups of kPad.
 struct Entries {
   const void* data;
   const void* next;  // the row's next chunk, which kernels prefetch; null: there is nothing to prefetch
@@ -22,7 +23,7 @@ struct Entries {
   Entries(const void* data, DType dtype)
       : data(data), next(static_cast<const char*>(data) + kChunk * (dtype == kFloat32 ? 4 : 2)), dtype(dtype) {}
   Entries(const float* x) : Entries(x, kFloat32) {}
-  // Entries in a buffer: copying them has prefetched what the row has next.
+  // Entries in a buffer, for which nothing is prefetched.
   static Entries copied(const float* buf) {
     Entries z(buf);
     z.next = nullptr;

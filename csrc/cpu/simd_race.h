@@ -48,8 +48,9 @@ template <class Weight>
 inline int racers_by(int n, const Racing& race, Weight weight, int* out) {
   // The noise is -ln E with E = -ln u >= 1 - u. A key of at least `least` needs E <= weight(i) e^-least, so the test is
   // 1 - u <= weight(i) e^-least, in units of 2^-31. The right side is raised by the factor 1 + 2^-10, far more than its
-  // relative error.
-  const float most = float(__builtin_exp(-race.least) * (0x1p31 * (1 + 0x1p-10)));
+  // relative error. A weight below 2^-126 counts as 0 here. Unless 1 - u is below 2^-31, where every entry passes, its
+  // key is below (31 - 126) ln 2 = -65.8. So with a smaller `least` all entries pass.
+  const float most = race.least < -65 ? __builtin_inff() : float(__builtin_exp(-race.least) * (0x1p31 * (1 + 0x1p-10)));
   int count = 0;
   for (int i = 0; i < n; i += W) {
     const Bits rest = ~upper_words(uint64_t(race.seed), uint64_t(race.position), uint64_t(race.first + i));

@@ -28,7 +28,8 @@ struct Ascending {
     if (near > n || (near > 0 && !below(near - 1, v))) return search(v, 0, std::min(near, n));
     return near == n || !below(near, v) ? near : search(v, near, n);
   }
-  // The places of ids in [begin, end). `near` is where the last call ended, a good guess: chunks are read in order.
+  // The places of ids in [begin, end). `near` is where the last call ended, a good guess: chunks are mostly read in
+  // order.
   Changes::Places in(int64_t begin, int64_t end, int64_t& near) const {
     Changes::Places places;
     places.first = places.last = from(begin, near);

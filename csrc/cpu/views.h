@@ -29,7 +29,7 @@ struct Changes {
   explicit operator bool() const { return values() || masked || listed; }
 };
 
-// Sets `masked`, `empty` and the mask's words for the ids [begin, begin + n).
+// Sets `masked`, `empty` and, unless n is 1, the mask's words for the ids [begin, begin + n).
 void look_at_mask(const View& view, int64_t begin, int n, Changes& changes);
 
 // The changes in the ids [begin, begin + n)

@@ -3,8 +3,8 @@
 // maps an entry to the number by which ids are ranked, and an order (core/order.h) is the sort key of such a number and
 // its id. No two ids have equal orders, so ties need no care. A larger entry must not have a smaller worth. So a
 // chunk's largest entry bounds the worths of the chunk, and the chunk maxima give a lower bound of the orders in the
-// first batch. If the maxima give none, or if too many ids reach it, a radix select over the orders finds a better
-// bound.
+// first batch. If the maxima give none, if too many ids reach it, and in later batches, a radix select over the orders
+// finds a better bound.
 #pragma once
 
 #include "../core/order.h"

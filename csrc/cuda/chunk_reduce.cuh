@@ -93,8 +93,8 @@ SPECDEC_DEVICE void reduce_chunks(const Row row, float scale, int part, int per_
   });
 }
 
-// Whether chunk c of p has a logit that reaches the cutoff. Other chunks weigh nothing and are not read. chunk_max may
-// be null.
+// Whether chunk c of p may have a logit that reaches the cutoff. Other chunks weigh nothing and are not read. If
+// chunk_max is null, all chunks may.
 SPECDEC_DEVICE bool reaches(const LogitWeights& p, const float* chunk_max, int c) {
   return !chunk_max || p.cutoff == -FLT_MAX || __ldcg(chunk_max + c) >= p.cutoff;
 }

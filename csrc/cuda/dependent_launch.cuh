@@ -3,7 +3,7 @@
 // newer). The first calls let_next_begin(). Each thread of the second calls wait_for_launch() before it reads what the
 // first wrote, before it writes anything, and before it exits. Until then it reads only the caller's inputs. Those are
 // complete: the first is an ordinary launch, which begins after all writes to them. The wait does not invalidate L1. So
-// the second launch reads memory that the first both loads and writes by __ldcg, which does not use L1.
+// if the first launch both loads and writes some memory, the second reads it by __ldcg, which does not use L1.
 #pragma once
 
 #include <cstdlib>

@@ -25,7 +25,7 @@ SPECDEC_HD float Row::entry(int64_t v, float scale, float cutoff) const {
   return is_seen() ? changed_entry(data_, dtype, v, scale, cutoff) : number_at(data_, dtype, v);
 }
 
-// The address of entry v of such a row
+// The address of stored entry v of a row that is not by id
 SPECDEC_DEVICE const char* place_of(const Row& row, int64_t v) {
   return static_cast<const char*>(memory_of(row)) + v * (row.dtype == kFloat32 ? 4 : 2);
 }

@@ -118,7 +118,7 @@ class OnDeviceOf {
 #endif
 };
 
-// The scratch memory of a call, cut from one allocation that is made before its first launch. First call ask() for
+// Scratch memory of a call, cut from one allocation that is made before the call's first launch. First call ask() for
 // every piece, then allocate(), then at() with the offset that ask() returned.
 class Scratch {
  public:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads rows by id (Listed in core/entry_ids.h), which cuda/list_entries.cuh makes. The places of a row are its entries
 // that have an id, sorted by id. A place holds the number of its id: that is the id itself if it is less than
-// Listed::V, and V, V + 1, ... for larger ids.
+// Listed::V, and V, V + 1, ... for the other ids, in order.
 #pragma once
 
 #include "device.cuh"

@@ -247,8 +247,7 @@ class MixtureExecutor : public ResidualExecutor {
     clipped_sums(p, q, t, under);
     return {under[0], mass.p > under[0] ? mass.p - under[0] : 0, entropy(p), entropy(q)};
   }
-  // These announce sums. The CPU computes announced sums in passes that it makes anyway. Here each sum is a pass of its
-  // own.
+  // These announce sums. The CPU then computes several sums in one pass. Here each sum is a pass of its own.
   SPECDEC_DEVICE void expect_entropy(bool) const {}
   SPECDEC_DEVICE void expect_gap(const Dist&, const Dist&) const {}
   // The largest probability of a row; NaN if it holds NaN or inf, or nothing positive
@@ -260,7 +259,7 @@ class MixtureExecutor : public ResidualExecutor {
   SPECDEC_DEVICE int64_t above(const Row& row, float least) {
     return int64_t(apart::count_above(row, least, next_sums()));
   }
-  // The mass of the mixture's q where it is not kept, or on ids beyond V
+  // The mass of the mixture's q on ids that are >= V or that the mixture does not keep
   SPECDEC_DEVICE double deferred(const Mixture& mixture, int64_t V) {
     const Dist& q = mixture.q;
     if (q.kind == Kind::kOneHot) return q.hot < V && mixture.keeps(q.hot) ? 0 : 1;

@@ -33,7 +33,7 @@ SPECDEC_DEVICE void get(const float4 (&from)[2][kLanes], float* w) {
   w[0] = a.x, w[1] = a.y, w[2] = a.z, w[3] = a.w, w[4] = b.x, w[5] = b.y, w[6] = b.z, w[7] = b.w;
 }
 
-// The outputs of one pass: a table of sums, and the weights that the block keeps (null: there is no room)
+// The memory of one pass: a table for its sums, and the weights that the block keeps (null: there is no room)
 struct PairPass {
   ClassTable* table;
   KeptChunk* kept;

@@ -29,8 +29,8 @@ struct DistWeights {
   }
 };
 
-// Computes the weights x of p and y of q. `p` computes x, like a DistWeights. y is what a residual subtracts: q, or 0
-// if that is larger than a probability can be. A weight that is not finite becomes NaN.
+// Computes the weights x of p and y of q. `p` computes x, like a DistWeights. y is what a residual subtracts: q, at
+// most 1, or 0 if q is larger than a probability can be. A weight that is not finite becomes NaN.
 template <class Weights, class At>
 SPECDEC_DEVICE void pair_weights(const Weights& p, const Dist& q, const At& at, float (&x)[At::kEntries],
                                  float (&y)[At::kEntries]) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exact top-k and top-p cutoffs of one row by one block, without sorting the row, and usually with one more read of it.
-// The pass before left two things in memory: chunk maxima, and one entry of each lane of each chunk. For top-k this
-// entry is the lane's largest (by_largest()). The k-th largest of these entries is a lower bound of the cutoff, and the
-// few logits that reach it are gathered in shared memory. Otherwise it is any entry of the lane: one in 32 logits of
-// the row, a sample that shows roughly where the cutoff lies. The logits around there are gathered, and those above are
-// summed. Histograms over the digits of the logits' keys then find the cutoff. A wrong guess costs more reads of the
-// row, never exactness. Masses are fixed-point integers, so their sums do not depend on the order.
+// The pass before left two things in memory: chunk maxima, and one entry of each lane of each chunk. For top-k with a k
+// that is not too large, this entry is the lane's largest (by_largest()). The k-th largest of these entries is a lower
+// bound of the cutoff, and the few logits that reach it are gathered in shared memory. Otherwise it is any entry of the
+// lane: one in 32 logits of the row, a sample that shows roughly where the cutoff lies. The logits around there are
+// gathered, and those above are summed. Histograms over the digits of the logits' keys then find the cutoff. A wrong
+// guess costs more reads of the row, never exactness. Masses are fixed-point integers, so their sums do not depend on
+// the order.
 #pragma once
 
 #include "chunk_reduce.cuh"

@@ -14,7 +14,8 @@ SPECDEC_HD bool lenient_argmax(const Dist& p, int64_t d, double l) {
 }
 
 // Medusa's typical acceptance (Cai et al. 2024): accepts draft d if p(d) > min(eps, delta exp(-H(p))), where H is the
-// entropy. The entropy is computed only if its bounds, 0 <= exp(-H) <= max p, do not decide the test.
+// entropy. It is computed only if the bounds 0 <= exp(-H) and, for rows of logits, exp(-H) <= max p do not decide the
+// test.
 template <class Executor>
 SPECDEC_WALK bool typical(Executor& executor, const Dist& p, double p_d, double eps, double delta) {
   if (p_d > eps) return true;

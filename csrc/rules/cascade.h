@@ -9,10 +9,10 @@
 
 namespace specdec {
 
-// Whether pi = q. That is the case if the draft's expected loss exceeds the target's by at most alpha; for kOpt and
-// kOptLog, by at most alpha TV(p, q). The expected loss of a distribution is its entropy for the rules with "Log" in
-// their name (log loss), else 1 minus its largest probability (0-1 loss). Chow's rules take the target's expected loss
-// as 0.
+// Whether pi = q, apart from ids >= V (make_rule_dist.h). That is the case if the draft's expected loss exceeds the
+// target's by at most alpha; for kOpt and kOptLog, by at most alpha TV(p, q). The expected loss of a distribution is
+// its entropy for the rules with "Log" in their name (log loss), else 1 minus its largest probability (0-1 loss).
+// Chow's rules take the target's expected loss as 0.
 template <class Executor>
 SPECDEC_WALK bool keeps_row(Executor& executor, Rule rule, double alpha, const Dist& p, const Dist& q) {
   const bool of_log = rule == Rule::kChowLog || rule == Rule::kDiffLog || rule == Rule::kOptLog;

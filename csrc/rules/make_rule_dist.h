@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules that replace p by a distribution pi made from p and q. pi is made in two steps, because the step that needs
-// a pass over V can often be skipped.
+// The rules that replace p by a distribution pi made from p and q. pi is made in two steps, because the second, a sum
+// over V, can often be skipped.
 #pragma once
 
 #include "cascade.h"

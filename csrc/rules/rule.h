@@ -33,9 +33,9 @@ SPECDEC_HD Range from_one() { return {1, FLT_MAX, 1}; }
 
 // clang-format off
 // One line per rule, in the order of specdec_kernels/registry.py. Columns: pi: the rule replaces p by a distribution pi
-// (the others only decide what is accepted); draft: the draft's row affects what is accepted or emitted; entropy: it
-// may need the entropy of rows; exact at: the first parameter at which it equals the exact rule, NAN if none; first,
-// second: the ranges of the parameters.
+// (the others only decide what is accepted; the exact rule's pi is p); draft: the draft's row affects what is accepted
+// or emitted; entropy: it may need the entropy of rows; exact at: the value of the first parameter at which it equals
+// the exact rule, NAN if none; first, second: the ranges of the parameters.
 #define SPECDEC_RULES(RULE)                                                                      \
   /*   enumerator   name          pi     draft  entropy exact at  first         second */        \
   RULE(kExact,      "exact",      true,  true,  false,  NAN,      unit(),       any())           \
@@ -93,7 +93,7 @@ struct Alpha {
 struct Rules {
   Ints rule;                                      // [B]
   Floats alpha, second;                           // [B]
-  int64_t per_position = 0;                       // synthetic: the stride between the rates of two positions
+  int64_t per_position = 0;                       // synthetic: the stride from one position's rate to the next
   int64_t number = 0;                             // the code of one rule for all
   float alpha_number = NAN, second_number = NAN;  // NaN: the default
 

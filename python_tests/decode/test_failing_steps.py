@@ -340,7 +340,9 @@ def test_all_results_or_none(models):
     target.forward = lambda *args, **options: 1 / 0
     output = generate(target, todo)
     assert {result.finished for result in output.results} == {"error"}
-    with pytest.raises(RuntimeError, match="generate: request 0 ended by an error after 0 tokens: .*ZeroDivisionError"):
+    with pytest.raises(
+        RuntimeError, match="Output.check: request 0 ended by an error after 0 tokens: .*ZeroDivisionError"
+    ):
         output.check()
 
 

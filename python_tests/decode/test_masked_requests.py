@@ -164,7 +164,7 @@ def test_what_a_function_may_not_return(models):
     """A request whose function returns something else, or raises, ends with an error. The others do not."""
     _, target, draft = models
     for returned, text in [
-        ([1, 2], "TypeError: generate: allowed must return int32 words [W] or None, that of request 1 gave list"),
+        ([1, 2], "TypeError: Request: allowed must return int32 words [W] or None, that of request 1 gave list"),
         (torch.ones(1), "that of request 1 gave torch.float32 [1]"),
         (torch.ones(1, 1, dtype=torch.int32), "that of request 1 gave torch.int32 [1, 1]"),
         (np.ones(2, np.int64), "that of request 1 gave torch.int64 [2]"),

@@ -331,8 +331,56 @@ def test_a_name_where_what_it_names_is_wanted(target):
 def test_limits_of_a_session(target):
     for name in ("max_batch", "capacity"):
         for value, error in [(0, ValueError), (-1, ValueError), (1.5, TypeError), ("8", TypeError), (True, TypeError)]:
-            with pytest.raises(error, match=f"generate: {name} must be"):
+            with pytest.raises(error, match=f"^Session: {name} must be"):
                 Session(target, **{name: value})
+
+
+def test_an_error_names_the_call_that_was_made(target):
+    """Each check of the loop, by each call that makes it."""
+    one, hot = [Request([1, 2], 4)], [Request([1, 2], 4, temperature=1.0)]
+    small = ModelDrafter(target)
+
+    def submit(todo, drafter=None, **options):
+        Session(target, drafter, **options).submit(todo[0])
+
+    with_list = {"generate": generate, "stream": stream}
+    session = {"Session": lambda todo, drafter=None, **options: Session(target, drafter, **options)}
+    calls = {name: lambda *a, call=call, **o: call(target, *a, **o) for name, call in with_list.items()}
+    submits = {"submit": submit}
+    for made, todo, drafter, options, text in [
+        (calls | session, one, None, {"verify": "raced"}, "verify must be"),
+        (calls | session, one, TreeDrafter(target, "kseq"), {"verify": "block"}, "verify must be 'token'"),
+        (calls | session, one, "a drafter", {}, "drafter must be"),
+        (calls | session, one, None, {"max_batch": 0}, "max_batch must be"),
+        (calls | session, one, None, {"prefill_chunk": 0}, "prefill_chunk must be"),
+        (calls | session, one, None, {"tokenizer": "large"}, "tokenizer must"),
+        (calls | submits, [Request([1 << 20], 4)], None, {}, "prompt ids must"),
+        (calls | submits, [Request([1], 1 << 20)], None, {}, "prompt and max_new_tokens must fit"),
+        (calls | submits, [Request([1], 4, stop=("a",))], None, {}, "stop strings need"),
+        (calls | submits, [Request([1], 4, logprobs=999)], None, {}, "logprobs must be"),
+        (calls | submits, [Request([1], 4, logit_bias={999: 1.0})], None, {}, "logit_bias ids must"),
+        (calls | submits, [Request([1], 4, rule="diff")], PromptLookupDrafter(), {}, "rule must be"),
+        (calls | submits, [Request([1], 4, rule="typical")], small, {"verify": "block"}, "rule 'typical' defines"),
+        (calls | submits, [Request([1], 4, rule="typical")], small, {"verify": "race"}, "rule must be 'exact'"),
+        ({"beam_search": lambda todo, _: beam_search(target, todo)}, [Request([1 << 20], 4)], None, {}, "prompt ids"),
+    ]:
+        for name, call in made.items():
+            with pytest.raises((TypeError, ValueError), match=f"^{name}: {text}"):
+                call(todo, drafter, **options)
+    for name, call in (calls | submits).items():
+        with pytest.raises(ValueError, match="^TreeDrafter: method 'greedy'"):
+            call(hot, TreeDrafter(target, "greedy"))
+        busy = ModelDrafter(target)
+        other = Session(target, busy)
+        other.submit(one[0])
+        with pytest.raises(ValueError, match=f"^{'Session' if name == 'submit' else name}: drafter must not be in use"):
+            call(one, busy)
+    with pytest.raises(ValueError, match="^HierarchicalDrafter: verify must be 'token'"):
+        HierarchicalDrafter(target, Chains(), verify="block")
+
+
+class Chains(PromptLookupDrafter):
+    verifies = ("token",)
 
 
 def test_an_output_that_is_used_again_holds_the_last_run_alone(target):
@@ -340,3 +388,17 @@ def test_an_output_that_is_used_again_holds_the_last_run_alone(target):
     for tokens in (3, 5):
         list(stream(target, [Request([1, 2], tokens)] * 2, output=output))
         assert [len(r.tokens) for r in output.results] == [tokens] * 2 and output.stats.new_tokens == 2 * tokens
+
+
+def test_a_sessions_limits_are_handed_on_as_ints(target):
+    """The cache and the drafter get what the check returned, not the number as given."""
+    got = []
+
+    class Noted(PromptLookupDrafter):
+        def begin(self, slots, capacity):
+            got.extend((slots, capacity - self.num_lookahead))
+            super().begin(slots, capacity)
+
+    session = Session(target, Noted(3), max_batch=torch.tensor(2), capacity=np.int64(9), prefill_chunk=np.int32(4))
+    assert got == [2, 9] and [type(x) for x in got] == [int, int]
+    assert [type(x) for x in (session.slots, session.capacity, session.prefill_chunk)] == [int] * 3

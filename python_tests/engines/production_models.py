@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write what production.py needs beside the models of smollm2.py, made of their weights: heads that draft for the model
-`shallow`, an adapter, and a pair of models whose heads two ranks can share.
+`shallow`, that model as a MiMo with a predictor, a LoRA adapter with random entries, and a pair of models whose heads
+two ranks can share.
 
 They draft badly, since nothing is trained: the set-ups are tried, not their speed.
 """
@@ -38,7 +39,7 @@ def joined(*parts: float):
 
 
 def size(x):
-    """Return the root of the mean square of a row, the mean over rows: what a norm divides by."""
+    """Return the root mean square of a row, averaged over the rows: about what a norm divides by."""
     return x.float().square().mean(-1).sqrt().mean()
 
 
@@ -125,7 +126,7 @@ def adapter(folder: Path, weights: dict):
 
 
 def make(models: Path) -> Path:
-    """Write them to models/production, if they are not there."""
+    """Write all of these to models/production, if they are not there."""
     to, target = models / "production", models / "shallow"
     if not (to / "adapter").exists():
         for form in (eagle, eagle3, medusa, mimo, even):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare the passes of the draft that vLLM serves with those of LayerDraft, in float32. Prints JSON: the largest
-difference of a logit, its scale, and how many first and later tokens of drafts were compared.
+difference of a logit, the largest logit, and how many first and later tokens of drafts were compared.
 
 run_vllm_layer_draft.py MODELS DRAFT
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare the plugin's views with vLLM's own processors, on batches of requests with one kind of parameter (penalties,
-a bias, ...) or all. Print JSON: for each batch the largest difference of a logprob, how many entries are forbidden, and
-how many of these differ.
+a bias, ...) or all. Print JSON: for each batch, among other figures, the largest difference of a logprob, how many
+entries vLLM forbids, and how many only one of the two forbids.
 
 A grammar is not part of it: vLLM's runner applies it.
 """

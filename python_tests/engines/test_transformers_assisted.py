@@ -31,7 +31,7 @@ def patched():
 
 
 def first_tokens(function, n, **more):
-    """Return the first emitted token of n steps with two drafts, and how many drafts each accepts."""
+    """Return the emitted tokens of each of n steps with two drafts, and how many drafts it accepts."""
     drafts = torch.multinomial(Q, 2 * n, True, generator=torch.Generator().manual_seed(3)).view(n, 1, 2)
     prompt = torch.zeros(1, 5, dtype=torch.int64)
     p, q = P.log().expand(1, 3, 4), Q.log().expand(1, 2, 4)
@@ -41,8 +41,8 @@ def first_tokens(function, n, **more):
 
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_law(patched, weight):
-    """pi = p, or w p + (1 - w) q: the distribution of the first token, and the probability that the first draft is
-    accepted."""
+    """The first token follows pi, and the first draft is accepted with probability sum min(pi, q). pi is p or, with an
+    ensemble weight w, w p + (1 - w) q."""
     function, n = patched(generator=torch.Generator().manual_seed(1)), 3000
     tokens, kept = first_tokens(function, n, **{} if weight is None else {"assistant_ensemble_weight": weight})
     law = P if weight is None else weight * P + (1 - weight) * Q

@@ -59,7 +59,7 @@ def drafter(kind, draft):
 
 
 def odd_after_even(batch_id, ids):
-    """After an even id odd ones may follow, after an odd one the even ones and batch_id."""
+    """After an even id the odd ones may follow, after an odd one the even ones, and batch_id after any."""
     return [v for v in range(32) if (v + int(ids[-1])) % 2 or v == batch_id]
 
 

@@ -26,8 +26,8 @@ pytestmark = [
 
 
 def test_a_draft_with_the_targets_law_is_kept():
-    """Drafts of the target itself have p = q: all are accepted except where rounding differs, under every filter and
-    with block verification. A request with a seed repeats, alone and among others."""
+    """Drafts of the target itself have p = q: all are accepted except where rounding differs, also with top-k and top-p
+    and with block verification. A request with a seed repeats, alone and among others."""
     calls = [
         call(temperature=1.0),
         call(temperature=1.0),

@@ -62,13 +62,13 @@ class Engine:
         self.rng.shuffle(self.running)
 
     def on_cut(self):
-        """Also: cut and written anew between two steps, so that the length does not show it."""
+        """Cut an output. In half of the calls other tokens follow the cut, so that the length may not show it."""
         cut = self.running[self.rng.integers(len(self.running))].output
         kept = self.rng.integers(len(cut) + 1)
         cut[kept:] = self.tokens(4) if self.rng.integers(2) else []
 
     def on_wait(self):
-        """Async scheduling: tokens that are filled in before a later step."""
+        """Append placeholders, as async scheduling does. They are replaced by tokens before a later step."""
         self.running[self.rng.integers(len(self.running))].output += [-1, -1]
 
     def step(self):

@@ -39,7 +39,7 @@ def target(tmp_path):
 
 @pytest.mark.parametrize("reads_states", [True, False])
 def test_the_folder_holds_the_drafts_weights(tmp_path, target, reads_states):
-    """In float32, equal to those that LayerDraft.load gives, under the names of the model class."""
+    """The weights equal those that LayerDraft.load gives in float32, and have the names of the model class."""
     from safetensors.torch import load_file
 
     from specdec_kernels.decode.models.layer_draft import LayerDraft
@@ -87,7 +87,7 @@ class TestInTheEngine:
 
     def test_the_demos_draft_is_served(self):
         """Its texts at temperature 0, in float32, are those without speculation. At temperature 1 a seed repeats its
-        text, alone and among others. The share of accepted drafts is that of a trained draft."""
+        text, alone and among others. Between .25 and .95 of the drafts are accepted."""
         greedy = call(CODE, None, temperature=0.0)
         sampled = [call(CODE, temperature=1.0), call(CODE, temperature=1.0), call(CODE[1:2], [12], temperature=1.0)]
         filtered = call(CODE, temperature=0.8, top_k=40, top_p=0.9)

@@ -26,7 +26,7 @@ def on(monkeypatch):
 
 
 class Engine:
-    """A runner whose requests' next row depends on the last token only; they begin at different positions."""
+    """A runner whose requests' next row depends on the last token only. They begin at positions 3 to 9."""
 
     def __init__(self, target, drafter, B, seeds, speculates=True, name="request"):
         self.target, self.draft_table, self.B = target, drafter, B

@@ -104,7 +104,7 @@ def test_without_one_of_them_the_law_is_another(left_out):
 
 
 class Allocations(TorchDispatchMode):
-    """Records the results of operators that have at least one byte for each entry of [rows, width]."""
+    """A mode that records operators' results in new memory, of at least one byte for each entry of [rows, width]."""
 
     def __init__(self, rows, width):
         super().__init__()
@@ -213,7 +213,7 @@ def job(requests, slots, args, width, K, method="standard"):
 @pytest.mark.thorough
 @beside_vllm
 def test_beside_vllms_own_sampler(run_vllm):
-    """vLLM's classes on the same requests: rows agree within rounding, and so do greedy tokens."""
+    """vLLM's classes on the same requests: rows agree within rounding, and greedy tokens are equal."""
     steps, greedy = [], [r | {"temperature": 0.0} for r in MIXED]
     for seed in range(4):
         sampler, slots, args = mixed(seed)

@@ -133,7 +133,7 @@ def test_which_mask_is_a_rows(masks, wanted):
 
 class OneEnd:
     """vLLM's ThinkingBudgetStateHolder without speculation, for one request whose end marker is one token: a call for
-    bonus rows marks it as forced, and calls that follow then force nothing."""
+    bonus rows marks it as forced, and later calls for other rows then force nothing."""
 
     in_spec_mode, marked = False, False
 
@@ -214,7 +214,7 @@ CONFIGURATIONS = {
 
 
 def asking(kinds, V, parameters):
-    """Return a batch of one request with two drafts and parameters of all kinds."""
+    """Return a batch of one request with two drafts and parameters of each of these kinds."""
     for seed in range(2000):
         batch = vllm_views.Batch(kinds, 1, 40, seed, **parameters)
         asked = (batch.bias, batch.bad_words, batch.ends, (batch.penalties != [1, 0, 0]).any(), batch.lists,

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The CPU ops under AddressSanitizer and UndefinedBehaviorSanitizer: tests of edges, then hostile requests on every instruction set.
+# The CPU ops under AddressSanitizer and UndefinedBehaviorSanitizer: tests of edges and of ops, then hostile requests on
+# each instruction set of this CPU.
 # An error that they find ends the process; build/asan/last then names the hostile call that ran. The package's own _C.so is kept.
 #
 #   PYTHON=python3         the interpreter, with torch and pytest

@@ -86,6 +86,6 @@ def test_examples_agree_with_the_reference(op_backend, function):
 @pytest.mark.one_backend
 @pytest.mark.parametrize("op", registry.OPS)
 def test_what_torch_wants(op_backend, op):
-    """torch's checks of an op pass: on the CPU for every kind of call, elsewhere for one. The schema and the fake are
-    the same for all backends."""
+    """torch's checks of an op pass. One call has all of them. On the CPU, calls with every kind of argument also have
+    those of the schema and the fake, which are the same for all backends."""
     backends.there(op_backend, surface.check_examples, op, None if op_backend == "cpu" else 1)

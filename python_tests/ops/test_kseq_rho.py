@@ -12,6 +12,7 @@ from support.kseq_rho_mutants import SOURCE_MUTANTS
 from support.worker import Worker
 
 import specdec_kernels as sk
+from specdec_kernels import reference
 from tools.cuda_on_cpu.build import CSRC
 from tools.cuda_on_cpu.mutants import mutate
 
@@ -41,6 +42,16 @@ def pairs(backend, seed, N, V, Vq=None, dtype=torch.float32, kind="logits"):
     if kind == "probs":
         z, y = z.float().softmax(-1).to(dtype), y.float().softmax(-1).to(dtype)
     return z, y, torch.randint(1, 65, (N,), generator=torch.Generator().manual_seed(seed))
+
+
+def test_a_draft_with_wrong_stats(isa_backend):
+    """A probability of the draft above 1 counts as 0, also where wrong stats make it of logits."""
+    z, y = cases.rows_pair(5, 12, 40)
+    stats = sk.row_stats(y)
+    stats[:, 2] -= 3  # ln of the sum: probabilities are 20 times as large
+    sides = z, sk.Rows(y, stats=stats)
+    found = backends.run("kseq_rho", isa_backend, *sides, 2)
+    torch.testing.assert_close(found.rho.double(), reference.kseq_rho(*sides, 2).rho.double(), rtol=1e-5, atol=0)
 
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16

@@ -108,6 +108,26 @@ def test_law_of_peaked_rows(racer):
     assert check_counts(dict(enumerate(torch.bincount(out.tokens[:, 0], minlength=6).tolist())), law)
 
 
+@pytest.mark.parametrize("isa", [isa for name in SERVED for isa in backends.instruction_sets(name)])
+@pytest.mark.parametrize("weight", [-87.5, -87.9])
+def test_second_of_tiny_weights(isa, weight):
+    """Of two ids that can be second, the one with the weight below 2^-126 (-87.34) has the larger key.
+
+    Its 1 - u lies between 2^-31 and 2^-30. There its noise exceeds 20.79, and a bound in units of 2^-31 is not 0 yet.
+    The other id is in an earlier chunk, so its key is the bar when the second chunk is read."""
+    if backends.why_not(isa):
+        pytest.skip(backends.why_not(isa))
+    seed, position, V, low, tiny = 7, 5297, 1800, 1, 1769
+    noise = noise_of(seed, position, V)
+    assert 20.79 < noise[tiny] < 21.49
+    z = torch.full((1, V), -math.inf)
+    z[0, 0], z[0, tiny] = 0, weight
+    z[0, low] = weight + noise[tiny] - noise[low] - 0.1
+    at = {"seed": torch.tensor([seed]), "offset": torch.tensor([position])}
+    assert won(isa, z, k=2, **at).tokens.tolist() == [[0, tiny]]
+    assert reference.sample(z, 2, race=True, **at).tokens.tolist() == [[0, tiny]]
+
+
 # ---- agreement with the reference -----------------------------------------------------------------------------------
 
 FORMS = [

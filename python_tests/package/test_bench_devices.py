@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench.devices finds exactly what a GPU would refuse or wait for."""
+"""bench.devices finds what a GPU would refuse or wait for, and nothing else, in the calls below."""
 
 import re
 
@@ -153,7 +153,7 @@ def test_memory_that_is_used_again_is_not_mistaken():
 
 
 def test_the_decode_loop_on_a_gpu(capsys):
-    """Every line of gpu_check.sh's step for the decode loop runs. Its numbers mean nothing."""
+    """gpu_check.sh's step for the decode loop runs without a GPU. Its numbers mean nothing."""
     with devices.watch(), pytest.raises(SystemExit) as done:
         decode_loop.main()
     printed = capsys.readouterr().out

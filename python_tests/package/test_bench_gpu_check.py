@@ -176,7 +176,7 @@ def test_the_page_has_every_call():
 @pytest.mark.slow
 @pytest.mark.parametrize("number", list("1234"))
 def test_rehearsal(number, tmp_path):
-    """Every step of every call passes without a GPU."""
+    """Each step of a call passes without a GPU, or says that it is not rehearsed."""
     done = gpu_check(tmp_path, number, **typed())
     assert done.returncode == 0, done.stdout + (tmp_path / "log.txt").read_text()[-5000:]
     said = summary(tmp_path)
@@ -225,7 +225,7 @@ def test_few_calls_run_every_kernel():
 
 
 def test_gpu_check_runs_every_file_with_a_test_on_backends(request):
-    """gpu_check.sh selects every file of this session that has a test on backends."""
+    """gpu_check.sh selects the files of this session that have a test on backends, except that of the graph step."""
     fixtures = on_backends.fixtures()
     items = [item for item in request.session.items if hasattr(item, "callspec")]
     seen = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel steps of bench/gpu_check.sh, rehearsed without a GPU: every line runs, and no number means anything."""
+"""The kernel steps of bench/gpu_check.sh, rehearsed without a GPU. Their numbers mean nothing."""
 
 import csv
 

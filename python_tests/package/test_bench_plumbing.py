@@ -75,7 +75,7 @@ def test_eager_law_is_ours(filters):
 
 @pytest.mark.parametrize("draft_is", ["rows", "rows with stats", "one-hot"])
 def test_eager_step_emits_the_targets_law(draft_is):
-    """With 50,000 requests, a shift of 1% in a token's probability is about 4.5 standard errors or more."""
+    """With 50,000 requests, a shift of .01 in a token's probability is about 4.5 standard errors or more."""
     B, G, V = 50_000, 2, 8
     torch.manual_seed(7)
     target, draft = torch.randn(1, G + 1, V).expand(B, -1, -1), torch.randn(1, G, V).expand(B, -1, -1)
@@ -260,7 +260,7 @@ def test_a_peer_from_a_folder(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_gpu_run_from_end_to_end(tmp_path, monkeypatch, capsys):
-    """Small steps replace the real ones. Every line of the GPU path runs, on the CPU."""
+    """The GPU path runs on the CPU, with small steps in place of the real ones."""
     small = [step(temperature=0.7), step(temperature=0.0), step(top_k=5, top_p=0.9), step(stats=False)]
     monkeypatch.setattr(verify_chain, "steps", lambda device: small)
     table, markdown = tmp_path / "bench.csv", tmp_path / "bench.md"

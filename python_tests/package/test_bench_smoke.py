@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench.smoke with the simulated device as its GPU: right results pass, and each kind of wrong result is found."""
+"""bench.smoke with the simulated device or the CPU as its GPU: right results pass, and wrong results are found."""
 
 import os
 
@@ -57,7 +57,7 @@ def some(monkeypatch, kept):
 @pytest.mark.usefixtures("simulated")
 @pytest.mark.skipif("cuda-on-cpu" not in backends.NAMES, reason="not among the backends that were asked for")
 def test_the_kernels_pass(capsys):
-    """Rows of three chunks and a tail; one batch on the path of small batches, and one on the other path."""
+    """Rows of three chunks and a tail, in batches of 2 and 12 requests."""
     with rehearsal.no_gpu():
         assert smoke.check([2, 12], 3 * 1024 + 77) == []
     assert f"each on {1 + len(smoke.WAYS)} paths and the CPU: 0 faults" in capsys.readouterr().out
@@ -118,8 +118,7 @@ def test_other_bits_by_another_way_are_seen(monkeypatch, capsys):
 
 
 def test_an_answer_within_rounding_is_none(monkeypatch, capsys):
-    """Differences within rounding, according to the reference's margin, are not errors. Here every margin is within
-    it."""
+    """A request whose margin says that rounding decides may differ. Here the margin of every request says so."""
     some(monkeypatch, lambda call: (call.op, call.name) == ("verify_chain", "stats"))
     changed(monkeypatch, "verify_chain", one("tokens", at_first(1)))
     honest = smoke.sk.reference.banded.verify_chain

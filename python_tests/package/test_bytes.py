@@ -41,7 +41,7 @@ def positions(out):
     return i < n, i == n, i > n
 
 
-# A ragged last chunk; whole chunks only, so only 16-byte loads; the size in the documentation's byte counts.
+# A ragged last chunk; whole chunks, which are read 16 bytes at a time; the size in the documentation's byte counts.
 @pytest.mark.parametrize(
     "B, V, dtype", [(32, 3000, BF16), (32, 3000, F32), (32, 8192, BF16), (32, 8192, F32), (8, 151_936, BF16)]
 )
@@ -94,8 +94,8 @@ def test_verify_chain(B, V, dtype):
 
 @pytest.mark.parametrize("V, dtype", [(3000, F32), (8192, BF16)])
 def test_small_batches(V, dtype):
-    """In a small batch every row up to the draft's end is read once, and the rows of a rejection once more. Each block
-    of a request gathers the entries for its own tests."""
+    """In a small batch every target row up to the draft's end is read once. A rejection reads its target row once more,
+    and its draft row once. Each block of a request gathers the entries for its own tests."""
     B, G, item = 8, 5, dtype.itemsize
     args = step(B, G, V, dtype)
     stats = backends.run("row_stats", "cpu", args["draft_logits"].flatten(0, 1)).reshape(B, G, 4)
@@ -231,8 +231,8 @@ def test_probability_rows():
 
 
 def test_filters_on_the_target():
-    """Temperature, top-k and top-p on the target: every row up to the stop is read once more at most, and only in
-    chunks that can hold the cutoff."""
+    """Temperature, top-k and top-p on the target: a row before the stop is read at most about twice, the second time
+    for the cutoff. The row at the stop is read at most about three times."""
     B, G, V, item = 16, 5, 8192, 2
     args = step(B, G, V, BF16)
     stats = backends.run("row_stats", "cpu", args["draft_logits"].flatten(0, 1)).reshape(B, G, 4)
@@ -258,8 +258,8 @@ def test_filters_on_the_target():
 
 
 def test_a_request_by_a_rule_leaves_the_others_alone():
-    """Exact requests read the same bytes beside a request under a rule. The latter reads all its own rows, which many
-    blocks share."""
+    """Exact requests read the same bytes beside requests under a rule. The latter read their own target rows whole, up
+    to the end of the draft."""
     B, G, V = 8, 3, 2048
     args = step(B, G, V, BF16)
     args["draft_stats"] = backends.run("row_stats", "cpu", args["draft_logits"].flatten(0, 1)).reshape(B, G, 4)
@@ -326,11 +326,11 @@ def test_top_k_reads_the_best_lanes_again(V, dtype, k, more):
 @pytest.mark.parametrize("params", [{"top_p": 0.9}, {"top_p": 0.99}, {"top_k": 3000}, {"top_k": 50, "top_p": 0.9}])
 @pytest.mark.parametrize("law", ["undecided", "flat"])
 def test_row_stats_of_broad_rows(params, law):
-    """More logits may be the cutoff than the kernel can hold, so it finds where the cutoff lies from a sample of every
-    32nd logit.
+    """More logits may be the cutoff than the kernel can hold, so it finds where the cutoff lies from a sample of one
+    logit in 32.
 
-    In undecided rows, ten tokens have logits of 4 to 12, and the other, normal logits have a third of the mass. In flat
-    rows, all logits lie within some hundredths.
+    In undecided rows, ten tokens have logits of 4 to 12, and the other, normal logits have about half of the mass. In
+    flat rows, all logits lie within some hundredths.
     """
     V = 20_480
     flat = 0.01 * torch.randn(4, V, generator=torch.Generator().manual_seed(8))
@@ -352,8 +352,8 @@ def test_row_stats_where_the_guess_is_hardest():
 
 @pytest.mark.parametrize("params, whole", [({}, 1), ({"temperature": 0.8, "top_k": 50, "top_p": 0.95}, 3)])
 def test_sample(params, whole):
-    """Without filters a row is read once, and one chunk of it for each draw. With filters it is read once for the
-    cutoff and once for the remaining distribution, in chunks that reach the cutoff."""
+    """Without filters a row is read once, and for each draw one chunk of it up to twice. With filters it is read at
+    most once more for the cutoff, and once more for the remaining distribution."""
     V, k, item = 8192, 2, 2
     z = language_rows(9, 12, V, BF16)
     u = torch.rand(12, k, generator=torch.Generator().manual_seed(9), dtype=torch.float64)

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import torch
 from support import tiny
 from support.tiny import WORDS, folder
 
+from specdec_kernels import decode
 from specdec_kernels.cli import main, options
+from specdec_kernels.registry import TREE_METHODS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = Path(__file__).parents[2]
@@ -50,7 +53,8 @@ def generate(run):
     def go(pair, *arguments):
         target, draft = pair
         common = ["--target", target, "--prompt", "def f(x): def f", "--max-new-tokens", 24, "--dtype", "float32"]
-        return run("generate", *common, *arguments, *(() if "--draft" in arguments else ("--draft", draft)))
+        alone = "--draft" in arguments or "--plain" in arguments and "--rule" not in arguments
+        return run("generate", *common, *arguments, *(() if alone else ("--draft", draft)))
 
     return go
 
@@ -67,7 +71,7 @@ def test_without_a_command_it_says_what_there_is(run):
     assert result.exit_code == 2 and all(name in result.output for name in ("info", "selfcheck", "generate", "cache"))
 
 
-# The packages of the extras; the plain install has only torch and numpy.
+# Packages of the extras; the plain install has only torch and numpy.
 EXTRAS = (
     "typer",
     "rich",
@@ -139,17 +143,42 @@ def test_generate_streams_text_and_ends_with_statistics(generate, pair):
 
 @pytest.mark.slow
 def test_generate_with_trees(generate, pair):
-    """Every method gives the greedy text. A sampled tree depends on its seed."""
+    """Trees give the greedy text, by each of four methods. A sampled tree depends on its seed."""
     plain = generate(pair, "--plain").stdout
-    for method in ("kseq", "recursive_without_replacement", "greedy"):
-        result = generate(pair, "--method", method, "--drafts", 2, "--gamma", 3)
+    for method, more in (("kseq", []), ("recursive_without_replacement", []), ("greedy", ["--drafts", 2])):
+        result = generate(pair, "--method", method, "--gamma", 3, *more)
         assert result.exit_code == 0 and result.stdout == plain, result.output
         assert f"{method}: " in result.output
     for arguments in (["--widths", "3,1"], ["--lookup-first"]):
         assert generate(pair, "--method", "target_only", *arguments).stdout == plain
-    hot = "--method", "kseq", "--temperature", 1
+    hot = "--method", "kseq", "--temperature", 1, "--drafts", 2
     one, same, other = (generate(pair, *hot, "--seed", s).stdout for s in (1, 1, 2))
     assert one == same != other
+
+
+def test_what_temperature_0_makes_void(pair):
+    """The options that `generate` refuses at temperature 0 change neither the text nor the number of drafts: filters,
+    the seed with the rule "exact", and the number of drafts where drafts are drawn."""
+    models = decode.load_pair(*pair, torch.float32)
+    prompt = models.tokenizer.encode("def f(x): def f")
+
+    def go(method, drafts=3, rule="exact", **fields):
+        chain = decode.ModelDrafter(models.draft, 3)
+        drafter = chain if method == "chain" else decode.TreeDrafter(models.draft, method, drafts, 3)
+        request = decode.Request(prompt, max_new_tokens=16, rule=rule, **fields)
+        out = decode.generate(models.target, [request], drafter, verify="race" if method == "race" else None)
+        return out.results[0].tokens, out.stats.drafted, out.stats.target_calls
+
+    filters = [{"top_k": 1}, {"top_p": 0.1}, {"min_p": 1.0}, {"top_n_sigma": 0.1}]
+    for method in options.METHODS:
+        for rule in ("exact", *([] if method != "chain" else ["diff", "typical", "synthetic"])):
+            alpha = {"alpha": 0.5} if rule == "synthetic" else {}
+            usual = go(method, rule=rule, **alpha)
+            for void in filters + [{"seed": 5}] * (rule == "exact"):
+                assert go(method, rule=rule, **alpha, **void) == usual, (method, rule, void)
+        drawn = method != "chain" and TREE_METHODS[method].children != "any"
+        assert method == "chain" or (go(method, drafts=1) == go(method)) == drawn, method
+    assert go("chain", rule="synthetic", alpha=0.5) != go("chain", rule="synthetic", alpha=0.5, seed=5)
 
 
 @pytest.mark.parametrize("more", [[], ["--top-p", 0.9, "--presence-penalty", 0.6, "--logit-bias", "5=-inf"]])
@@ -178,8 +207,8 @@ def test_generate_with_the_race(generate, pair, more):
 
 @pytest.mark.slow
 def test_generate_with_rules(generate, pair):
-    """At the strict end of a rule the text is the target's, at the other end the draft's. A plain cascade calls the
-    target where it defers."""
+    """At the strict end of a rule the text is the target's. At the other end of chow it is the draft's, and a plain
+    cascade, which never defers there, does not call the target."""
     target, draft = pair
     plain, drafted = (generate(p, "--plain").stdout for p in (pair, (draft, target)))
     assert plain != drafted

@@ -12,7 +12,9 @@ import pytest
 
 from specdec_kernels import decode
 from specdec_kernels.cli import checks, generate, main, options, presence
-from specdec_kernels.registry import RULES
+from specdec_kernels.decode.drafters.tree_shape import TreeShape
+from specdec_kernels.decode.models.load import Pair
+from specdec_kernels.registry import RULES, SAMPLING, TREE_METHODS
 
 FLAG = "needs no value"
 # option -> [(value, error text)]
@@ -133,6 +135,21 @@ TOGETHER = [
     (["--threads", 2, "--device", "cuda"], "--threads is of the CPU, got --device cuda"),
     (["--device", "cuda:99"], "--device "),
 ]
+NO_EFFECT = [
+    ([*MODEL, "--drafts", 3], "--drafts has no effect with --method chain"),
+    (["--method", "race", "--drafts", 3], "--drafts has no effect with --method race without --widths"),
+    ([*MODEL, "--method", "kseq", "--drafts", 3], "--drafts has no effect with --method kseq --temperature 0"),
+    ([*MODEL, "--method", "greedy", "--widths", "3,1", "--drafts", 3], "--drafts has no effect with --widths"),
+    ([*MODEL, "--method", "greedy", "--widths", "3,1", "--gamma", 3], "--gamma has no effect with --widths"),
+    (["--plain", "--gamma", 3], "--gamma has no effect with --plain"),
+    (["--plain", "--method", "kseq"], "--method has no effect with --plain"),
+    ([*MODEL, "--plain"], "--draft has no effect with --plain"),
+    ([*MODEL, "--plain", "--rule", "chow", "--block"], "--block has no effect with --plain"),
+    (["--match-tokens"], "--match-tokens has no effect with --draft lookup"),
+    (["--beams", 2, *MODEL, "--top-k", 3], "--top-k has no effect with --beams"),
+    (["--top-p", 0.5], "--top-p has no effect with --temperature 0"),
+    (["--seed", 3], "--seed has no effect with --temperature 0 --rule exact"),
+]
 
 
 class Loaded(Exception):
@@ -186,7 +203,7 @@ def test_every_option_is_checked(go):
             assert status == 2 and option in line and says in line and line.startswith("error: "), (option, value, line)
 
 
-@pytest.mark.parametrize(("arguments", "says"), TOGETHER, ids=named)
+@pytest.mark.parametrize(("arguments", "says"), TOGETHER + NO_EFFECT, ids=named)
 def test_options_that_exclude_each_other(go, arguments, says):
     status, line = go("--prompt", "a", *arguments)
     assert status == 2 and says in line and line.startswith("error: --"), line
@@ -201,6 +218,158 @@ def test_what_is_missing_or_unknown(go):
     ):
         status, line = go(*arguments)
         assert status == 2 and says in line
+
+
+# Options that may be added to others, with a value; those that choose a mode are in MODES too.
+ADDED = {
+    "--draft": "a-model",
+    "--match-tokens": None,
+    "--plain": None,
+    "--method": "kseq",
+    "--beams": 2,
+    "--block": None,
+    "--gamma": 3,
+    "--drafts": 3,
+    "--widths": "2,2",
+    "--lookup-first": None,
+    "--lookup-under": None,
+    "--rule": "synthetic",
+    "--alpha": 0.25,
+    "--temperature": 0.5,
+    "--top-k": 3,
+    "--top-p": 0.5,
+    "--min-p": 0.5,
+    "--top-n-sigma": 1,
+    "--repetition-penalty": 2,
+    "--frequency-penalty": 1,
+    "--presence-penalty": 1,
+    "--logit-bias": "5=1",
+    "--min-tokens": 3,
+    "--bad-word": "no",
+    "--grammar": __file__,
+    "--seed": 3,
+    "--chat": None,
+    "--max-new-tokens": 9,
+    "--stop": "x",
+    "--target": "another",
+    "--dtype": "float32",
+}
+# Lists, files of lists, and options of a device, which have checks of their own above
+NOT_ADDED = {"--prompt", "--prompt-file", "--device", "--threads", "--graphs"}
+DRAWN = [name for name, method in TREE_METHODS.items() if method.children != "any"]
+MODES = [
+    [*draft, *plain, *shape, *lookup, *rule, *hot]
+    for draft in ([], MODEL)
+    for plain in ([], ["--plain"], ["--beams", "3"], ["--beams", "3", "--plain"])
+    for shape in (
+        [],
+        *(["--method", method] for method in options.METHODS if method != "chain"),
+        *(["--method", x, "--widths", w] for x in ("race", "target_only", "traversal") for w in ("3", "auto")),
+    )
+    for lookup in ([], ["--lookup-first"], ["--lookup-under"])
+    for rule in ([], ["--rule", "chow"], ["--rule", "synthetic", "--alpha", "0.5"], ["--rule", "thresholds"])
+    for hot in ([], ["--temperature", "1"])
+]
+
+
+class HandedOver(Exception):
+    pass
+
+
+@pytest.fixture
+def handed_over(monkeypatch):
+    """Return a function that runs `generate` on parsed options, without models, and returns what reaches the loop."""
+    from specdec_kernels.cli import plan
+
+    class Tokenizer(plan._NoTokenizer):
+        def apply_chat_template(self, turn, **_):
+            return f"chat {turn}"
+
+        def encode(self, text, **_):
+            return [*text.encode()]
+
+    loads = []
+
+    def load_pair(target, draft, dtype, *, on_step, match_tokens, **how):
+        loads.append((target, draft, dtype, how, match_tokens and draft is not None))
+        return Pair(plan._NoModel(), Tokenizer(), (0,), draft and plan._NoModel())
+
+    def stream(target, requests, drafter, *, output, tokenizer, **how):
+        how = how if drafter else {"race": how["verify"] == "race"}  # without drafts there is nothing else to choose
+        raise HandedOver(loads.pop(), "stream", [read_at(x) for x in requests], contents(drafter), how)
+
+    def beam_search(target, requests, beams, drafter):
+        raise HandedOver(loads.pop(), beams, [(x.prompt, x.max_new_tokens, x.eos) for x in requests], contents(drafter))
+
+    for replaced in (load_pair, stream, beam_search):
+        monkeypatch.setattr(decode, replaced.__name__, replaced)
+    monkeypatch.setattr(decode, "Grammar", lambda kind, source, *_: argparse.Namespace(matcher=lambda: len))
+    monkeypatch.setattr(plan, "check_grammar", lambda *_: None)
+    monkeypatch.setattr(generate, "check_there", lambda option, name: None)
+
+    def run(args):
+        if args.temperature == 0 and not args.widths and args.method in DRAWN:
+            args = argparse.Namespace(**vars(args) | {"drafts": 1})  # as all would be the same token
+        with pytest.raises((HandedOver, ValueError)) as found:
+            generate.run(args)
+        return found.value.args if isinstance(found.value, HandedOver) else "refused by the library"
+
+    return run
+
+
+def read_at(request):
+    """Return a request's fields, without those that temperature 0 makes void (test_what_temperature_0_makes_void)."""
+    fields = dict(vars(request))
+    if request.temperature == 0:
+        for name in (*(x for x in SAMPLING if x != "temperature"), *["seed"] * (request.rule == "exact")):
+            del fields[name]
+    return fields
+
+
+def contents(x):
+    """Return the attributes of a drafter and its parts as nested tuples, without those that do not bear on drafts."""
+    if isinstance(x, (list, tuple)):
+        return [contents(y) for y in x]
+    if not type(x).__module__.startswith("specdec_kernels.decode"):
+        return re.sub(" at 0x[0-9a-f]+", "", repr(x))
+    fields = vars(x) | {"num_lookahead": 0}  # sizes the caches
+    if isinstance(x, decode.TreeDrafter) and isinstance(x.shape, TreeShape):
+        del fields["drafts"]  # is in the shape
+    return type(x).__name__, [(name, contents(value)) for name, value in fields.items()]
+
+
+def accepted(args):
+    try:
+        checks.check(args)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_no_option_is_without_effect_in_silence(handed_over):
+    """In every mode an added option changes what is loaded, drafted, verified or requested, or it is refused. One that
+    is refused for having no effect has none."""
+    assert ADDED.keys() | NOT_ADDED == set(parameters())
+    parse, tried, void = parser().parse_args, set(), set()
+    for mode in MODES:
+        args = parse(["--prompt", "a", *mode])
+        if accepted(args):
+            continue
+        before = handed_over(args)
+        for option, value in ADDED.items():
+            args = parse(["--prompt", "a", *mode, option if value is None else f"{option}={value}"])
+            if option in mode or vars(args) == vars(parse(["--prompt", "a", *mode])):
+                continue
+            error = accepted(args)
+            if error is None:
+                assert handed_over(args) not in (before, "refused by the library"), (mode, option)
+                tried.add(option)
+            elif error.startswith(f"{option} has no effect"):
+                assert handed_over(args) in (before, "refused by the library"), (mode, option)
+                void.add(option)
+    missing = ADDED.keys() - tried
+    assert not missing and len(void) > 10, (missing, void)
 
 
 FLAGS = [], ["--block"], ["--lookup-first"], ["--lookup-under"], ["--plain"], ["--temperature", "1"]
@@ -333,7 +502,7 @@ def test_a_model_that_is_there_is_not_looked_for(tmp_path, monkeypatch, name):
 
 
 def test_help_names_what_there_is(capsys, monkeypatch, tmp_path):
-    """The help lists every method and every rule with its guarantee, and no empty default. Its examples pass the
+    """The help lists every method, every rule in the registry's words, and no empty default. Its examples pass the
     checks."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prompt.txt").write_text("Once")

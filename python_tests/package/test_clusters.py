@@ -60,7 +60,7 @@ def pairs():
 
 
 def trees():
-    """Yield arguments of verify_tree: every method, with filters, and every rule among the methods that take it."""
+    """Yield arguments of verify_tree: every method, with filters, and rules with the methods that take them."""
     for i, method in enumerate(TREE_METHODS):
         drafted = {"K": 3, "L": 2} if method == "kseq" else {"N": 7}
         how = {"method": method, "B": 2, "V": WIDE, "kinds": ["near", "dirichlet"], "dirty": False, **drafted}
@@ -173,7 +173,8 @@ def test_same_bits_by_every_way():
 
 
 def beginnings():
-    """Return {(major, path, overlap): (the kernels of a chain, which launches begin while the previous one runs)}."""
+    """Return {(major, path, overlap): (the kernels of a chain, which launches begin while the previous one runs)}, and
+    the results of each of these ways."""
     import specdec_kernels as sk
     from tools.cuda_on_cpu.build import load
 
@@ -237,7 +238,7 @@ def counts():
 
 @pytest.mark.thorough
 def test_a_cluster_reads_each_row_once():
-    """In any order of blocks, entries that are needed again are kept on chip, so that each row is read once. The
+    """Entries that are needed again are kept on chip, so that each row is read once, in three orders of blocks. The
     checked build counts the reads."""
     row = 2 * (20 * 1024 + 72)
     assert backends.there("cuda-on-cpu-checked", counts) == [([row, row], 0)] * 6

@@ -259,8 +259,8 @@ def test_bad_orders_and_grids(module):
 
 @pytest.fixture(scope="module")
 def workers():
-    """Yield processes whose ops are replaced by the checked kernels, one build after another. Their allocations are
-    filled with 0x7F7F..., not zeros."""
+    """Yield a function that returns a process whose ops are replaced by the checked kernels: the same one until it
+    ends, then a new one. Its allocations are filled with 0x7F7F..., not zeros."""
     environment = {
         "OMP_NUM_THREADS": "1",
         "MALLOC_PERTURB_": "128",
@@ -283,7 +283,7 @@ def test_schedule_of_the_environment(worker):
 
 @pytest.mark.thorough
 def test_every_op_under_every_schedule(worker):
-    """No race and no undefined behaviour occurs, and the bits are the same in any order of threads and blocks."""
+    """No race and no undefined behaviour occurs, and the bits are the same in four orders of threads and blocks."""
     first = worker.call(every_op, SCHEDULES[0], BLOCK_ORDERS[0])
     assert len(first) > 20
     for schedule, blocks in list(zip(SCHEDULES, 2 * BLOCK_ORDERS))[1:]:

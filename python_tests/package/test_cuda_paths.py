@@ -30,7 +30,7 @@ def launches(module):
 
 
 def chain(B, V=1500):
-    """Return rows that accept two drafts in three. The first B requests are the same for any number of requests."""
+    """Return rows that accept about two drafts in three. The first B requests are the same whatever their number."""
     g = torch.Generator().manual_seed(1)
     target = 2 * torch.randn(64, G + 1, V, generator=g)
     draft = (target[:, :G] + torch.randn(64, G, V, generator=g)).bfloat16()
@@ -67,8 +67,8 @@ def test_a_batch_goes_the_way_of_few_positions_up_to_their_number():
 
 
 def with_stats_of_no_row(simulated):
-    """Return the status on every path of requests whose target stats are marked as those of a greedy row. Most name a
-    token that is no id."""
+    """Return, for each path, the status of requests whose target stats are marked as those of greedy rows. Most of
+    these stats name a token that is no id."""
     import specdec_kernels as sk
     from tools.cuda_on_cpu.build import load
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The site that make docs builds. No page fetches anything from another machine, and the API pages show every public
-name.
+"""The site that make docs builds. No page fetches anything from another machine, and the API pages show the public
+names.
 
 SPECDEC_SITE names a site that is already built.
 """
@@ -222,7 +222,7 @@ def test_sessions_are_copied_without_prompts(site):
 
 
 def test_signatures_and_sections(site):
-    """The most-read page shows the signature, and every section of the docstring as a section."""
+    """The page of verify_chain shows the first line of the docstring, and each section of it as a section."""
     text = (site / "api/ops/verify_chain.html").read_text()
     for section in ("Parameters", "Returns", "Raises", "Examples"):
         assert text.count(f'<span class="doc-section-title">{section}:</span>') == 1, section

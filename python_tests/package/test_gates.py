@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Static gates: the machine code of every kernel by nvcc and Triton, for every architecture, without a GPU. The tables
-go to build/gates/kernels.md; `-s` prints them. Kernels that must be refused show that the gates can fail."""
+"""Static gates: checks of the kernels' machine code, without a GPU. CUDA C++ kernels are checked for every architecture
+that was built, Triton kernels for some of their targets (gates/triton_kernels.py). The tables go to
+build/gates/kernels.md; `-s` prints them. Kernels that must be refused show that the gates can fail."""
 
 import json
 import os

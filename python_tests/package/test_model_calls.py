@@ -74,8 +74,8 @@ def test_blocks_beyond_the_slots_wait_for_one():
 
 
 def test_a_launch_begins_beside_the_one_before():
-    """While the first launch runs, it hides what the second's blocks do before they wait for it, except for blocks that
-    find no room."""
+    """What the second launch's blocks do before they wait for the first one takes no time of its own while the first
+    runs, except in blocks that find no room."""
     s = lambda ahead: Setting("H200", replace(Costs(), tails={"verify ahead": Tail(1, (ahead,) * 3)}))
     second = lambda ahead, first, B=1: calls._last_launch(
         s(ahead), [0] * B, B, G, V, 2, "verify", queues.Run(first, 0.0)
@@ -103,7 +103,8 @@ def test_numbers_are_those_of_the_headers():
 
 
 def test_a_one_hot_draft_has_no_row_to_read():
-    """A rejection reads two rows less, and no draft rows are read for stats, given or not."""
+    """A rejection reads no draft row, and no draft rows are read for stats. It makes no difference whether stats are
+    given."""
     s = Setting("H200", Costs())
     for B in (1, 16, 64):
         rows, hot, again = (
@@ -321,8 +322,8 @@ def test_commands(tmp_path, monkeypatch):
 
 
 def test_a_library_of_another_architecture_is_refused(tmp_path, monkeypatch):
-    """A library without kernels of the GPU's architecture is refused. No prediction is made with the constants that
-    stand in for a library."""
+    """sass and predict refuse a library without kernels of the GPU's architecture. compare uses the constants that
+    stand in for a library, and says so."""
     library = tmp_path / "of_12.0.so"
     library.touch()
     monkeypatch.setattr("tools.gpu_model.__main__.cuobjdump", lambda: "cuobjdump")

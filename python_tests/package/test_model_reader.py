@@ -240,7 +240,7 @@ def test_a_tail_walks_through_routines(name, more):
 
 
 def test_a_loop_over_several_items_is_not_entered():
-    """A remainder loop has a copy that the compiler unrolled. With one item per thread only the first runs."""
+    """The compiler made an unrolled copy of a remainder loop. With one item per thread only the loop itself runs."""
     one = "one:\nLDG.E R14, desc[UR4][R2.64]\nFADD R12, R14, R12\n@P4 BRA one\n@P5 BRA done\n"
     loads = "\n".join(f"LDG.E R{14 + i}, desc[UR4][R2.64]" for i in range(tails.ITEMS))
     text = SCAN.replace("end:\n", f"end:\n{one}four:\n{loads}\n@P4 BRA four\ndone:\n")

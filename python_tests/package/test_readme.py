@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths, links, commands and tables in the README and its pages exist. test_page_code.py runs their code."""
+"""Paths, links and commands that README and the other pages name exist, and their tables are complete.
+test_page_code.py runs their code."""
 
 import importlib
 import re
@@ -54,7 +55,7 @@ def test_modules_exist(page, module):
 
 
 def test_the_install_is_what_make_does():
-    """README installs the same packages in the same versions as make, existing extras, and into the same environment
+    """README installs the versions of packages that make installs, extras that exist, and into make's environment
     folder."""
     makefile, project = (ROOT / "Makefile").read_text(), (ROOT / "pyproject.toml").read_text()
     block = re.search(r"```sh\n(.*?)```", TEXT["README.md"], re.S)[1]
@@ -71,7 +72,7 @@ def test_the_install_is_what_make_does():
 
 
 def test_the_table_of_ops():
-    """README has a row for each op and names each public function. The page of numbers has the full comparison."""
+    """README has a row for each op and names each public function. The page of numbers has a row for each op too."""
     row = r"^\| `(\w+)` \|"
     table = TEXT["README.md"].split("| op | does")[1].split("\n\n")[0]
     assert set(re.findall(row, table, re.M)) == set(OPS) and all(f"`{name}`" in table for name in FUNCTIONS)
@@ -79,7 +80,7 @@ def test_the_table_of_ops():
 
 
 def test_every_op_can_be_found():
-    """Every op is listed by what it is used for, and among the programs that show it."""
+    """docs/which_op.md names every public function, and docs/examples.md every program of examples/."""
     assert not [name for name in FUNCTIONS if f"`{name}`" not in TEXT["docs/which_op.md"]]
     programs = [path for path in (ROOT / "examples").rglob("*.*") if path.suffix in (".py", ".cpp")]
     assert programs and all(f"`{path.relative_to(ROOT)}`" in TEXT["docs/examples.md"] for path in programs)

@@ -145,7 +145,7 @@ def test_the_libraries_define_these_ops():
 
 
 def test_triton_numbers_alike():
-    """Every constant in the Triton package that has a name in the registry has the registry's number."""
+    """A constant in the Triton package with one of these names from the registry has the registry's number."""
     pytest.importorskip("triton")
     wanted = {name.upper(): rule.code for name, rule in registry.RULES.items()}
     wanted |= {name.upper(): method.code for name, method in registry.TREE_METHODS.items()}
@@ -166,7 +166,7 @@ def test_triton_numbers_alike():
 
 
 def test_every_list_walks_over_the_registry(monkeypatch):
-    """Each list notices an op that is in the registry only, and names it."""
+    """Each of these lists notices an op that is in the registry only: it has the op, or its error names it."""
     monkeypatch.setattr(registry, "OPS", (*registry.OPS, "throw_away"))
     monkeypatch.setattr(registry, "FUNCTIONS", (*registry.FUNCTIONS, "throw_away"))
     kept = {name: module for name, module in sys.modules.items() if name.split(".")[0] in ("bench", "gates")}

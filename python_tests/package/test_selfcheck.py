@@ -98,7 +98,7 @@ def test_wrong_rules_fail(fails, mutant, check):
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", TABLE)
 def test_each_rule_is_compared(name):
-    """A rule that is verified as another one is found by the comparison with the reference alone."""
+    """The comparison with the reference alone finds a rule that is verified as another one."""
     others = {
         "exact": "chow",
         "lossy": "ensemble",

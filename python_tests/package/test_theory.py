@@ -41,7 +41,7 @@ HIERARCHIES = [
 
 @pytest.mark.parametrize("outer, inner, alone, together", HIERARCHIES)
 def test_hierarchical_factor_golden(outer, inner, alone, together):
-    """The golden pair of lengths is the best of all pairs."""
+    """The golden pair of lengths is the best of those below 40 and below 30."""
     (alpha, c), (inner_alpha, inner_c) = outer, inner
     gamma = theory.best_gamma(alpha, c)
     assert theory.walltime_factor(alpha, gamma, c) == pytest.approx(alone[0], abs=5e-7)
@@ -170,8 +170,8 @@ def test_every_public_function_has_an_example_that_holds(part):
 
 @pytest.mark.parametrize("gamma", [1, 2, 5, 16])
 def test_the_rate_for_so_many_tokens(gamma):
-    """At one draft the number of tokens is 1 + alpha. At the ends all or none are kept. In between, the inverse returns
-    its input."""
+    """alpha_for_tokens is the inverse of expected_tokens, also at alpha 0 and 1. With one draft the number of tokens is
+    1 + alpha."""
     for alpha in (0.0, 1e-6, 0.25, 0.6, 0.9, 1 - 1e-9, 1.0):
         found = theory.alpha_for_tokens(theory.expected_tokens(alpha, gamma), gamma)
         assert found == pytest.approx(alpha, abs=4e-16 * (gamma + 1))  # roundings of the sum divided by its slope, >= 1

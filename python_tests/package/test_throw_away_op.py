@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An op is its own files and three lines elsewhere. This test adds one to a copy of the tree and builds it, and every
-list finds it.
+"""In code, an op is its own files and three lines elsewhere. This test adds one to a copy of the tree and builds it.
+Lists of ops then have it.
 
 test_registry.py has the quick half: lists that are read in this process, with a name in the registry and no files.
 """
@@ -173,7 +173,7 @@ LINES = [  # (file, the line before, the line)
         "from specdec_kernels.ops.in_vocabulary import in_vocabulary as in_vocabulary\n",
     ),
 ]
-FOUND_BY = {  # a test of a list, or a command's required output
+FOUND_BY = {  # test file: how many of its tests run for the new op
     "python_tests/ops/test_in_vocabulary.py": 2,
     "python_tests/ops/test_example_calls.py": 4,
     "python_tests/ops/test_arguments.py": 4,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A view of a row is its own file and one place of a backend. This test adds one, which negates the logits of odd ids,
-to a copy of the tree. Every op then gives, bit for bit, its results on rows with the view already applied, so no code
-reads rows elsewhere."""
+to a copy of the tree. Every op that reads rows then gives, bit for bit, its results on rows with the view already
+applied: no code reads rows without ids elsewhere."""
 
 import json
 import random
@@ -60,9 +60,9 @@ def hostile_calls(op, backend):
 
 
 def calls(backend):
-    """Yield ordinary and hostile calls, and every form of a call on rows of many chunks, without sparse or mapped rows.
+    """Yield hostile calls, and the example calls with three vocabularies, without those on sparse or mapped rows.
 
-    Such rows have ids, which are read elsewhere than a view. test_views.py compares the views of such rows.
+    Rows of that kind have ids, and are read elsewhere. test_views.py compares their views.
     """
     for op in READ_ROWS:
         yield from hostile_calls(op, backend)
@@ -88,7 +88,8 @@ def tree(tmp_path_factory):
 
 
 def test_calls_are_of_every_kind(given):
-    """Every method and rule, stores, ragged and padded batches, and each dtype occur."""
+    """Every method occurs with each of its rules that the backend supports, and so do stores, ragged and padded
+    batches."""
     backend, asked = given
     seen = {op: [arguments for name, arguments in asked if name == op] for op in READ_ROWS}
     for method in ("token", "block"):

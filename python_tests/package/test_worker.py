@@ -44,8 +44,8 @@ def refuses(x):
     ids=["dense", "transposed", "empty", "expanded", "scalar", "strided and shifted", "slice", "bool"],
 )
 def test_a_tensor_arrives_as_it_is(other, x):
-    """A tensor arrives with its strides and its alignment to 64 bytes, and comes back with its values, dtype and
-    strides."""
+    """A tensor arrives with its strides and its offset in a storage that is aligned to 64 bytes. It comes back with its
+    values, dtype and strides."""
     stride, offset, alignment, back = other.call(layout, x)
     assert (stride, offset) == (x.stride(), x.storage_offset()) and (
         x.numel() == 0 or alignment == offset * x.element_size() % 64

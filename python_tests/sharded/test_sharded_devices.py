@@ -50,8 +50,8 @@ def calls(device):
 
 
 def waits(rank, checked):
-    """Return, for each op, where it waited, whether its results are those of whole rows, and the number of its
-    rounds."""
+    """Return, for each call, its op, where it waited, whether its results are those of whole rows, and the number of
+    its rounds."""
     import specdec_kernels as sk
     from bench import devices
     from specdec_kernels import distributed

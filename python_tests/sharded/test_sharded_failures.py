@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A failure of one rank ends in an error on every rank, within the process group's timeout."""
+"""A failure of one rank ends in an error on every rank that still runs, within three times the process group's
+timeout."""
 
 import os
 from time import perf_counter

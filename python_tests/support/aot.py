@@ -73,7 +73,7 @@ def specialised(name: str, kernel, args, constants: dict, threads: int, wide: bo
 
 
 def aot_cases(V: int = 151_936, calls=None) -> Iterator[Case]:
-    """Yield all kernels at bf16 and fp32, with and without every option that changes their code.
+    """Yield all kernels at bf16 and fp32, with and without the options that change their code.
 
     calls: a function (dtype, V) that yields calls as every_call does, to get the kernels of these calls only.
     """
@@ -139,7 +139,7 @@ NO_SAMPLING = (None,) * 6  # neither tensors nor numbers
 
 
 def every_call(dtype: torch.dtype, V: int):
-    """Yield (options, call): a call of one op on meta tensors, and the name of the options that it uses."""
+    """Yield (options, call): the name of the options that a call uses, and the call of one op on meta tensors."""
     rows = meta(B, V, of=dtype)
     yield from calls_of_rows(rows)
     yield from calls_of_views(rows)

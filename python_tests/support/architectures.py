@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny random models of every causal LM class that the installed transformers has."""
+"""Tiny random models of the causal LM classes that the installed transformers has."""
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig

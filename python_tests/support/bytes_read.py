@@ -42,7 +42,7 @@ def count(op, *watched, small=False, **args):
 def language_rows(seed, n, V, dtype, least=12.0, most=18.0):
     """Return rows like those of a confident language model: normal logits with deviation 2.5, ten of them at 12 to 18.
 
-    At V = 8192 two or three of the ten have most of the mass, and all tokens outside the ten about 1%.
+    At V = 8192 two or three of the ten have most of the mass, and all tokens outside the ten about .2%.
     """
     rng = torch.Generator().manual_seed(seed)
     z = 2.5 * torch.randn(n, V, generator=rng)

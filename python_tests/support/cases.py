@@ -9,7 +9,7 @@ from support.plain import Plain, inverse_cdf
 
 KINDS = ["dirichlet", "peaked", "near", "identical", "disjoint", "zeros", "onehot"]
 
-# The arguments of verify_chain with one entry per request; the others are for the batch.
+# The arguments of verify_chain that have one entry per request: those of chain(), with seeds in place of uniforms.
 PER_REQUEST = (
     "target_logits",
     "draft_logits",
@@ -71,7 +71,7 @@ def rows_pair(seed, N, V, Vq=None, dtype=torch.float32, draft_dtype=None, kinds=
 
 
 def parameters(seed, n):
-    """Return per-request sampling parameters: every combination of on and off, and one request in eight greedy."""
+    """Return random per-request sampling parameters, each on or off. About one request in eight is greedy."""
     rng = np.random.default_rng([seed, n])
 
     def choose(values, dtype):

@@ -243,7 +243,7 @@ def check_strict(verify):
 
 
 def check_streams(verify, B=400):
-    """Check that all bits of seed and offset select the uniforms of domains 0 and 1."""
+    """Check that seeds of 62 bits, also negative, and offsets of 40 bits select the uniforms of domains 0 and 1."""
     verify = flat.of("verify_chain", verify)
     args = cases.chain(21, B, 3, 11, dirty=False, kinds=["dirichlet", "near"])
     args.pop("uniforms")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafters half of whose draft tokens are forbidden by the requests' masks."""
+"""Drafters many of whose draft tokens are forbidden by the requests' masks."""
 
 import random
 
@@ -64,10 +64,7 @@ class HalfInvalidChains(_HalfInvalid):
 
 
 class HalfInvalidTrees(_HalfInvalid):
-    """Trees in which each allowed node has an allowed and a forbidden child, in random order.
-
-    The forbidden child has a child, too.
-    """
+    """Trees with one path of allowed nodes. Each has a forbidden sibling before or after it, with a child."""
 
     verifies, chains = ("token",), False
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A faster version of Triton's class for types and shapes of an operation's operands, for support/interpreter.py."""
+"""A faster subclass of TritonSemantic, Triton's class that promotes and broadcasts the operands of an operation.
+
+support/interpreter.py gives it to Triton's interpreter.
+"""
 
 import numpy as np
 
@@ -21,7 +24,7 @@ def _number(semantic, value, scalar):
 
 
 def semantic(core, interpreter):
-    """Return a class to replace interpreter_semantic's."""
+    """Return a class for `interpreter.interpreter_semantic`, a subclass of the one that it has."""
     slow = type(interpreter.interpreter_semantic)
     handle_of, numpy_type = interpreter.TensorHandle, interpreter._get_np_dtype
     promoted, constants = {}, {}
@@ -39,7 +42,7 @@ def semantic(core, interpreter):
 
         def binary_op_type_checking_impl(self, lhs, rhs, *options, **named):
             x, y = lhs, rhs
-            if not named and (len(options) < 3 or options[2]):  # the number may take the type of the other operand
+            if not named and (len(options) < 3 or options[2]):  # options[2]: arithmetic_check, on by default
                 if type(x) is core.tensor and type(y) in (int, float):
                     y = _number(self, y, x.type.scalar)
                 elif type(y) is core.tensor and type(x) in (int, float):
@@ -107,15 +110,18 @@ COMPARISONS = {
 
 
 def _elementwise(core, interpreter, semantic):
-    """Add binary operations of two operands of one plain type, or of such an operand and a number on its right.
+    """Add binary operations of two operands of one type, or of an operand and a number on its right.
 
-    The number takes the left operand's type. Each operation is one numpy call, and the result's type is cached by the
-    pair of types.
+    The type must be in FLOATS or INTEGERS, or for bitwise operations in INTEGERS or int1. The number takes the left
+    operand's type. Each operation is one numpy call, and the result's type is cached by the pair of types.
     """
     handle_of, numpy_type = interpreter.TensorHandle, interpreter._get_np_dtype
 
     def common(x, y, plain):
-        """Return (y, the type of both broadcast, that type of bools). The types are None for cases left to Triton."""
+        """Return (y, the broadcast type of x and y, its shape with int1 elements).
+
+        The last two are None for cases left to Triton.
+        """
         if x.scalar.name != y.scalar.name or x.scalar.name not in plain:
             return y, None, None
         if x.is_block() and y.is_block():

@@ -151,7 +151,7 @@ def one_hot_cases(module):
 def plain_cases(module):
     """Return the first error with 16-bit rows, whose loop compares with no cutoff, against the same rows in float32.
 
-    Some rows are ordinary. Others have NaN, infinities, or draft entries that weigh more than 1.
+    Some rows are ordinary. Others have NaN, infinities, or draft entries that weigh 1 or more.
     """
     import specdec_kernels as sk
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A view of rows that negates the logits of odd ids, added as a developer would add it.
 
-Each backend gets a new file, and changes in the one place that reads a row.
+Each backend gets a new file, and changes in the one place that reads rows without ids.
 """
 
 from typing import NamedTuple

@@ -21,7 +21,7 @@ def requests(call):
 
 
 def raced(call):
-    """Return the call. If it is a race, seeds made from its uniforms replace them, in half of the calls noise keys."""
+    """Return the call. A race gets seeds made from its uniforms in their place, or noise keys in half of the calls."""
     if call.get("method") != "race" and not call.get("race"):
         return call
     call = dict(call)

@@ -20,7 +20,7 @@ def count(B, backend):
     return min(B, FEW) if backend in SLOW else scale(B, backend, least=min(B, least))
 
 
-# Two values per parameter: one near the strict end, none where ties are common.
+# Two choices of the parameters of each rule that has some: one near the strict end, none where ties are common.
 ALPHAS = {
     "exact": [()],
     "chow": [(0.35,), (0.8,)],

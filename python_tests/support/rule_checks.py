@@ -49,7 +49,7 @@ def agrees_on_probability_rows(verify, op_backend, method):
     checks.assert_same_tokens(verify(**args), reference_verify(**args), method)
 
 
-# The golden pair; a pair whose ratios p / q do not decrease with the id; a pair whose residual depends on beta.
+# The golden pair; a pair whose ratios p / q increase with the id; a pair whose residual depends on beta.
 PAIRS = {
     "golden": ((0.5, 0.3, 0.2), (0.2, 0.5, 0.3)),
     "other": ((0.2, 0.4, 0.4), (0.5, 0.35, 0.15)),
@@ -162,7 +162,7 @@ def nan_probabilities_defer(verify, name):
 def thresholds_at_the_edge(verify):
     """Check that a confidence equal to the threshold keeps, since rules compare by >=.
 
-    All values are binary fractions, so nothing is rounded.
+    Probabilities and thresholds are binary fractions, so nothing is rounded there.
     """
     p, q = torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0.25, 0.5, 0.25])
     probs = {"target_kind": "probs", "draft_kind": "probs"}

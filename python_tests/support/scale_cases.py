@@ -39,9 +39,10 @@ def cells(shift=0):
 def share_of(backend, backends):
     """Return the cells that a backend takes.
 
-    With SPECDEC_THOROUGH=1 these are all cells. A simulated device then takes each temperature and gap with one dtype,
-    which depends on SPECDEC_SEED. Otherwise each temperature and gap has one dtype and runs on one instruction set, so
-    that any two of temperature, gap, dtype and instruction set occur together. Simulated devices take every seventh.
+    With SPECDEC_THOROUGH=1 these are all cells; a simulated device takes each temperature and gap with one dtype, which
+    depends on SPECDEC_SEED. Otherwise each temperature and gap has one dtype. The CPU's instruction sets share these
+    cells, so that any two of temperature, gap, dtype and instruction set occur together. Other backends take every
+    seventh cell. HARDEST is always among the cells.
     """
     if THOROUGH and backends.BACKENDS[backend].slower > 1:
         return [HARDEST, *cells(SEED + len(backend))]

@@ -50,7 +50,7 @@ def differ(rank, first, last, n, exchange="chunks"):
 
 
 def other_log_norms(rank, n):
-    """Return how many of 512 flat rows, whose sums use every bit, have other stats if they are split."""
+    """Return how many of 512 rows have other stats if they are split."""
     import specdec_kernels as sk
 
     rows = torch.randn(512, 7777, generator=torch.Generator().manual_seed(0))

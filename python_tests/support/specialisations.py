@@ -6,8 +6,8 @@ every instance that a launch was compiled for (tools/cuda_on_cpu/grid.h). For Tr
 that are compiled ahead of time (support/aot.py).
 
 Launches are distinguished by their kernel, their modes and the arguments that are absent, and kernels by which of their
-rows have 16-bit entries. Block sizes are not distinguished, since the interpreter has its own. Nor is it distinguished
-whether uniforms are given or made from a seed, which one small Triton function decides for all kernels.
+rows have 16-bit entries. Block sizes are not distinguished, since the interpreter has its own. Nor are launches with
+given uniforms and with a seed: one small Triton function decides between these for all kernels.
 """
 
 import functools

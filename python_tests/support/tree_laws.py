@@ -14,8 +14,8 @@ ALL = ("kseq", "recursive", "recursive_without_replacement", "target_only", "tra
 MERGED = ("recursive_without_replacement", "target_only", "traversal")  # these require distinct children
 
 GOLDEN = (np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.5, 0.3]))
-# After a rejection of 0 the golden pair's residual is one-hot, which hides wrong residuals. Here it is r = (0, 1/6,
-# 5/6): a second draft 1 is accepted with probability (1/6) / .35 = 10/21, a second draft 2 always.
+# The golden pair's residual is one-hot, which hides wrong residuals. Here it is r = (0, 1/6, 5/6): after a rejection of
+# 0 a second draft 1 is accepted with probability (1/6) / .35 = 10/21, a second draft 2 always.
 TELLING = (np.array([0.2, 0.4, 0.4]), np.array([0.5, 0.35, 0.15]))
 
 

@@ -351,7 +351,10 @@ def written_nodes(*of_tree):
 
 
 def ahead_of_time(op, V=1100, B=3, G=2):
-    """Yield the calls that support/aot.py compiles, first with all amounts as tensors and windows, then as numbers."""
+    """Yield calls like those that support/aot.py compiles: with all amounts as tensors and with windows.
+
+    Of row_stats there are also calls with amounts as numbers, with a bias and with masks.
+    """
     rng = random.Random(f"ahead of time {op}")
     every = {name: torch.tensor([x, 1.0, x + 0.3]) for name, x in (("repetition", 1.3), ("frequency", 0.5))}
     ids, counts = sk.history([[1, 5]] * B, [[5, V - 1], [], [0, 0]], size=16)

@@ -57,7 +57,7 @@ def near(a, b):
 
 
 def law_of(prompt, length, temperature, top_k, allowed=None, name="shallow", seen=None, min_p=0.0):
-    """Return {ids: probability} of the shallow target's text after a prompt, from transformers' logits in float32.
+    """Return {ids: probability} of a model's text after a prompt, from transformers' logits in float32.
 
     allowed [V]: the ids that a grammar allows, the same at every position. seen(z, ids): returns the logits z [V] after
     `ids` with the request's changes, which come before the temperature.

@@ -88,7 +88,7 @@ class Worker:
 
 @contextlib.contextmanager
 def renewed(name, environment):
-    """Return a function that returns the same worker until a call ends it, then a new one."""
+    """A context with a function that returns the same worker until a call ends it, then a new one."""
     made = []
 
     def worker():

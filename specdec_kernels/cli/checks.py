@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks for options of `generate` that exclude each other, before anything is loaded."""
+"""Checks for options of `generate` that exclude each other or have no effect, before anything is loaded."""
 
+import argparse
+from collections.abc import Iterator
+
+from specdec_kernels.cli import options
 from specdec_kernels.registry import (
     CHAIN_METHODS,
     INF,
@@ -9,14 +13,26 @@ from specdec_kernels.registry import (
     ONE_HOT_RULES,
     REJECT_FORBIDDEN,
     RULES,
+    SAMPLING,
     TREE_METHODS,
 )
 
 __all__ = ["CASCADES", "check", "drafts_tree"]
 
 CASCADES = "chow", "chow_log", "diff", "diff_log", "opt", "opt_log"  # rules for --plain: those of decode.TokenCascade
+_LOOKUPS = "lookup_first", "lookup_under"
+_FILTERS = tuple(name for name in SAMPLING if name != "temperature")
 # Tree methods whose drafts may have a given number of children per level (--widths)
 BRANCHING = tuple(name for name, method in TREE_METHODS.items() if method.children != "independent")
+
+
+def _defaults() -> dict:
+    parser = argparse.ArgumentParser()
+    options.add(parser)
+    return vars(parser.parse_args([]))
+
+
+_DEFAULTS = _defaults()
 
 
 def check(args) -> None:
@@ -43,11 +59,42 @@ def check(args) -> None:
         _check_chain(args, rule)
     else:
         _check_tree(args, rule)
+    for name, with_ in _without_effect(args):
+        if getattr(args, name) != _DEFAULTS[name]:
+            raise ValueError(f"--{name.replace('_', '-')} has no effect with {with_}")
 
 
 def drafts_tree(args) -> bool:
     """Return whether the method's drafts are trees. Those of the race are trees if --widths gives their shape."""
     return bool(args.widths) if args.method == "race" else args.method != "chain"
+
+
+def _without_effect(args) -> Iterator[tuple[str, str]]:
+    """Yield each option that has no effect, by its name in `args`, and the options that are the reason."""
+    method, tree = f"--method {args.method}", drafts_tree(args)
+    drawn = TREE_METHODS[args.method].children != "any" if tree else False
+    if args.beams:
+        yield from ((name, "--beams") for name in ("block", "drafts", "widths", *_LOOKUPS, *_FILTERS, "seed"))
+    elif args.temperature == 0:  # the filters keep the best token, which is the one that is drawn
+        yield from ((name, "--temperature 0") for name in _FILTERS)
+        if args.rule == "exact":  # some rules accept at random even then
+            yield "seed", "--temperature 0 --rule exact"
+    if args.plain:
+        if args.method != "race":  # which also defines the noise of plain decoding
+            yield "method", "--plain"
+        yield from ((name, "--plain") for name in ("block", "gamma", "drafts", "widths", *_LOOKUPS))
+        if args.beams or args.rule == "exact":
+            yield from ((name, "--plain") for name in ("draft", "match_tokens"))
+    elif args.draft == "lookup":
+        yield "match_tokens", "--draft lookup"
+    if not tree:
+        yield "drafts", f"{method} without --widths" if args.method == "race" else method
+    elif args.temperature == 0 and drawn and not args.widths:  # all drafts would be the same
+        yield "drafts", f"{method} --temperature 0"
+    if isinstance(args.widths, list):  # the shape; without a lookup nothing else has a length
+        yield "drafts", "--widths"
+        if not args.lookup_first:
+            yield "gamma", "--widths"
 
 
 def _one_of(option: str, value: str, wanted, with_: str) -> None:

@@ -111,8 +111,8 @@ def rehearse(args) -> None:
     how = drafter(args, None if args.draft == "lookup" else model)
     if how is None:
         return
-    check_method(how, verify(args))
+    check_method("generate", how, verify(args))
     for i, request in enumerate(todo):
         sequence = Sequence(i, request, _NoTokenizer())
-        check_rule(how, sequence, verify(args))
+        check_rule("generate", how, sequence, verify(args))
         how.check(model, [sequence])

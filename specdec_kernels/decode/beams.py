@@ -165,7 +165,7 @@ def _check(target, index: int, request: Request) -> None:
         if value != wanted:
             raise ValueError(f"beam_search: {name} must be {wanted!r}, request {index} has {value!r}")
     check_no_views("beam_search", index, request)
-    check_size(target, target.max_positions, Sequence(index, request))
+    check_size("beam_search", target, target.max_positions, Sequence(index, request))
 
 
 class _Search:

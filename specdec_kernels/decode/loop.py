@@ -36,7 +36,7 @@ def generate(
         TypeError, ValueError: as `stream`; and whatever on_event raises.
     """
     output = Output()
-    with closing(stream(target, requests, drafter, output=output, **options)) as events:
+    with closing(_stream("generate", target, requests, drafter, output, **options)) as events:
         for event in events:
             if on_event is not None:
                 on_event(event)
@@ -80,17 +80,18 @@ def stream(
         TypeError, ValueError: at once, for a request that the target, the drafter or `verify` cannot serve, or a
             drafter that serves another run. A later failure ends the requests concerned (see Session).
     """
-    requests = check_requests("generate", requests)
-    most = len(requests) if max_batch is None else min(check_count("generate", "max_batch", max_batch), len(requests))
-    session = Session(
-        target,
-        drafter,
-        verify=verify,
-        max_batch=most,
-        capacity=max(len(request.prompt) + request.max_new_tokens for request in requests),
-        prefill_chunk=prefill_chunk,
-        tokenizer=tokenizer,
-    )
+    options = dict(verify=verify, max_batch=max_batch, prefill_chunk=prefill_chunk, tokenizer=tokenizer)
+    return _stream("stream", target, requests, drafter, output, **options)
+
+
+def _stream(
+    op: str, target, requests: list[Request], drafter, output: Output | None, *, max_batch: int | None = None, **options
+) -> Generator[Event, None, None]:
+    """Check everything, and return the iterator of events. op: the call that errors name."""
+    requests = check_requests(op, requests)
+    most = len(requests) if max_batch is None else min(check_count(op, "max_batch", max_batch), len(requests))
+    capacity = max(len(request.prompt) + request.max_new_tokens for request in requests)
+    session = Session(target, drafter, max_batch=most, capacity=capacity, op=op, **options)
     for request in requests:
         session.submit(request)
     if output is not None:

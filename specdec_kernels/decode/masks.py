@@ -76,7 +76,7 @@ def _checked(words: Any, index: int) -> torch.Tensor:
     found = torch.as_tensor(words) if isinstance(words, torch.Tensor) or hasattr(words, "__array__") else None
     if found is None or found.dtype != torch.int32 or found.dim() != 1 or not len(found):
         came = _check.shown(words) if found is None else f"{found.dtype} {list(found.shape)}"
-        raise TypeError(f"generate: allowed must return int32 words [W] or None, that of request {index} gave {came}")
+        raise TypeError(f"Request: allowed must return int32 words [W] or None, that of request {index} gave {came}")
     return found.cpu().clone()
 
 

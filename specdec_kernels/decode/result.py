@@ -154,5 +154,5 @@ class Output:
         for i, result in enumerate(self.results):
             if result.error is not None:
                 after = f"request {i} ended by an error after {len(result.tokens)} tokens"
-                raise RuntimeError(f"generate: {after}: {result.error}")
+                raise RuntimeError(f"Output.check: {after}: {result.error}")
         return self

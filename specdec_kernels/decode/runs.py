@@ -24,8 +24,8 @@ def claim(session: Any) -> None:
     for part in parts:
         if (other := _session_of(part)) is not None and other.busy:
             raise ValueError(
-                f"generate: drafter must not be in use, got {session.drafter.name}, whose {type(part).__name__} serves "
-                "another run that has not ended: give each run a drafter of its own"
+                f"{session.op}: drafter must not be in use, got {session.drafter.name}, whose {type(part).__name__} "
+                "serves another run that has not ended: give each run a drafter of its own"
             )
     for part in parts:
         part.serves = ref(session)

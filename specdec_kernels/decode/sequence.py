@@ -28,8 +28,6 @@ class Sequence:
     """
 
     def __init__(self, index: int, request: Request, tokenizer=None):
-        if request.stop and tokenizer is None:
-            raise ValueError(f"generate: stop strings need a tokenizer (request {index})")
         self.index, self.request = index, request
         self.result = Result(logprobs=None if request.logprobs is None else [])
         self.tokens = list(request.prompt)

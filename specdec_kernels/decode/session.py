@@ -59,6 +59,7 @@ class Session:
         capacity: positions of a slot, the most that a prompt and its continuation may have together.
         prefill_chunk: the most prompt tokens of one pass, also in draft models. A larger chunk uses a GPU better
             and needs more memory for the mask. The text does not depend on it, up to the models' rounding.
+        op: the call that errors name, for functions that make a session. None: Session, or its method.
 
     Raises:
         TypeError: the target is not a Model, the drafter is not a Drafter, or the tokenizer cannot decode.
@@ -76,15 +77,17 @@ class Session:
         capacity: int = 2048,
         prefill_chunk: int = PREFILL_CHUNK,
         tokenizer=None,
+        op: str | None = None,
     ):
-        self.slots = check_count("generate", "max_batch", max_batch)
-        self.capacity = check_count("generate", "capacity", capacity)
-        self.prefill_chunk = check_count("generate", "prefill_chunk", prefill_chunk)
-        self.target = check_target("generate", target)
-        self.drafter = NoDrafter() if drafter is None else check_drafter("generate", "drafter", drafter)
-        self.verify, self.tokenizer = check_method(self.drafter, verify), check_tokenizer("generate", tokenizer)
-        check_device(target, self.drafter)
-        check_passes(target, self.drafter, max_batch)
+        self.op, self._submit_op = op or "Session", op or "submit"
+        self.slots = check_count(self.op, "max_batch", max_batch)
+        self.capacity = check_count(self.op, "capacity", capacity)
+        self.prefill_chunk = check_count(self.op, "prefill_chunk", prefill_chunk)
+        self.target = check_target(self.op, target)
+        self.drafter = NoDrafter() if drafter is None else check_drafter(self.op, "drafter", drafter)
+        self.verify, self.tokenizer = check_method(self.op, self.drafter, verify), check_tokenizer(self.op, tokenizer)
+        check_device(self.op, target, self.drafter)
+        check_passes(self.op, target, self.drafter, self.slots)
         # The sequences of `batch` are in slots 0, 1, ... of the target's cache and of the drafter.
         self.waiting, self.batch = deque[Sequence](), Batch((), target.device, race=self.verify == "race")
         self.results: dict[int, Result] = {}
@@ -92,8 +95,9 @@ class Session:
         self._last_words: list[Event] = []  # the last events of cancelled requests
         claim(self)
         set_prefill_chunk(self.drafter, self.prefill_chunk)
-        self.cache = target.new_cache(max_batch, capacity + self.drafter.num_lookahead)
-        self.drafter.begin(max_batch, capacity + self.drafter.num_lookahead)
+        size = self.slots, self.capacity + self.drafter.num_lookahead
+        self.cache = target.new_cache(*size)
+        self.drafter.begin(*size)
         self.drafter.follow(target, self.cache)
 
     def submit(self, request: Request) -> int:
@@ -103,11 +107,12 @@ class Session:
             TypeError, ValueError: not a request, or one that the target, the drafter, `verify` or the capacity cannot
                 serve. The session is not changed then.
         """
-        request = replace(check_request("submit", "request", request))  # checked again: its prompt may have changed
-        check_served("submit", self)
+        # replace checks its fields again: its prompt may have changed.
+        request = replace(check_request(self._submit_op, "request", request))
+        check_served(self._submit_op, self)
         sequence = Sequence(self.submitted, request, self.tokenizer)
-        check_size(self.target, self.capacity, sequence)
-        check_rule(self.drafter, sequence, self.verify)
+        check_size(self._submit_op, self.target, self.capacity, sequence)
+        check_rule(self._submit_op, self.drafter, sequence, self.verify)
         self.drafter.check(self.target, [sequence])
         self.submitted += 1
         self.results[sequence.index] = sequence.result

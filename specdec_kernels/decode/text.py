@@ -35,7 +35,7 @@ class TextStream:
     """
 
     def __init__(self, tokenizer, stop: tuple[str, ...] = ()):
-        check_stop("generate", stop)
+        check_stop("TextStream", stop)
         self.ids, self.stop = Detokenizer(tokenizer), tuple(stop)
         self.held = ""  # held back: it may be the start of a stop string
         self.shown: list[bool] = []  # for each character of `held`: whether it is part of the text

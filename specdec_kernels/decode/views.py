@@ -72,7 +72,7 @@ class Views:
         for s in self._batch:
             if s.request.views:
                 wanted = f"a proposal must set takes_views to serve {', '.join(s.request.views)}"
-                raise ValueError(f"generate: {wanted} (request {s.index}), got {type(proposal).__name__}")
+                raise ValueError(f"propose: {wanted} (request {s.index}), got {type(proposal).__name__}")
 
     def chain(self, tokens: torch.Tensor) -> dict:
         """Return the fields of verify_chain's target rows, or draft rows, for drafts [n, G]."""

@@ -24,7 +24,8 @@ def tree_mask(parents, prefix_len=0, format="bool", *, num_keys=None, tree_start
     no column. No node attends to a key that is neither in the prefix nor a node.
 
     M[i, j] = 1 iff j is i or an ancestor of i: M[i] = e_i | M[parents[i]], i ascending. depth = popcount(M[i]) - 1. A
-    padding node (parent -1, but not the root) attends only to itself, at depth 0, so that no softmax row is empty.
+    padding node (parent -1, but not the root) attends only to itself, at depth 0, so that its softmax row is not empty
+    if it has a column.
 
     format: "bool" [B, N, keys]; "additive" [B, N, keys] of dtype, 0 or -inf; "uint32", "uint64" [B, N, ceil(keys / w)],
     key j in bit j % w of word j // w; "uint8" [B, ceil(N * keys / 8)], a request's rows without gaps, lowest bit first,

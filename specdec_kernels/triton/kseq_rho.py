@@ -38,7 +38,7 @@ class Pairs(NamedTuple):
 @triton.jit
 def pair_weights(side, b, d, c, alive, DRAFT: tl.constexpr, S):
     """Return the weights of chunk c as a residual uses them; NaN if the row is invalid."""
-    z, w = entries(side, b, d, c, alive & (d.hot < 0), DRAFT and side.PROBS, S)
+    z, w = entries(side, b, d, c, alive & (d.hot < 0), DRAFT, S)
     if side.PROBS:
         return tl.where(is_bad(z)[:, None], float("nan"), w)
     else:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../../binding/cpu_op.h"
-#include "../../cpu/threads.h"
+#include "../../threads.h"
 #include "accept_op.h"
 
 namespace specdec {

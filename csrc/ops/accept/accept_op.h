@@ -8,8 +8,9 @@
 
 namespace specdec {
 
-// An array of probabilities of any floating-point dtype. An array of integers has draft token ids instead: an id >= 0
-// stands for a one-hot draft, with probability 1, and a negative id for no draft, with probability 0.
+// An array of probabilities in float64, float32, float16 or bfloat16. For q it may have draft token ids instead, in
+// int32 or int64: an id >= 0 stands for a one-hot draft, with probability 1, and a negative id for no draft, with
+// probability 0.
 struct Probs {
   enum Type : int32_t { kFloat, kDouble, kHalf, kBrain, kInt, kLong };
   const void* data = nullptr;

@@ -2,7 +2,7 @@
 #include <memory>
 
 #include "../../binding/cpu_op.h"
-#include "../../cpu/threads.h"
+#include "../../threads.h"
 #include "build_tree_op.h"
 
 namespace specdec {

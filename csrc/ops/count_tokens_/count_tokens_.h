@@ -7,8 +7,8 @@
 // b's list.
 //
 // Memory traffic: a list is read once (8 bytes per id, 4 per -1). Its entries after the first new id are read and
-// written once more (16 bytes each). If ids must leave a full list, its counts are read 2 log2(c + 1) + 3 times more,
-// where c is the largest count that leaves, and its entries once more.
+// written once more (16 bytes each). If ids must leave a full list, its counts are read about 2 log2(c + 1) + 3 times
+// more, where c is the largest count that leaves, and its entries once more.
 #pragma once
 
 #include "../../core/penalties.h"
@@ -45,7 +45,7 @@ struct CountTokens {
   SPECDEC_HD int64_t token(int64_t b, int i) const { return tokens.at(b * token_strides[0] + i * token_strides[1]); }
 };
 
-// The list of a request, which is changed: `length` ids, then -1
+// The list of a request while it is changed: `length` ids, then -1
 struct CountedList {
   int32_t *ids, *counts;
   int length;
@@ -66,8 +66,8 @@ SPECDEC_HD int emitted(const CountTokens& a, int64_t b, const Lanes& lanes) {
   return lanes.min(end);
 }
 
-// Sorts the tokens that count, by a bitonic network. Other tokens become kNoToken. Returns how many entries of `sorted`
-// are set, a power of two.
+// Sorts the tokens that count, by a bitonic network. Tokens that are no ids become kNoToken. Returns how many entries
+// of `sorted` are set, a power of two: those after the last token are kNoToken, too.
 template <class Lanes>
 SPECDEC_HD int sort_tokens(const CountTokens& a, int64_t b, int32_t* sorted, const Lanes& lanes) {
   const int n = emitted(a, b, lanes);

@@ -4,7 +4,7 @@
 
 #include "../../binding/cpu_op.h"
 #include "../../cpu/one_lane.h"
-#include "../../cpu/threads.h"
+#include "../../threads.h"
 #include "count_tokens__op.h"
 
 namespace specdec {

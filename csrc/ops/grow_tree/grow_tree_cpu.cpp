@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "../../binding/cpu_op.h"
-#include "../../cpu/threads.h"
+#include "../../threads.h"
 #include "grow_tree_op.h"
 
 namespace specdec {

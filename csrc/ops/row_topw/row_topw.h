@@ -23,7 +23,7 @@ class Extension {
 
   // Whether no search is needed: all ids have the same score, except perhaps the id of a greedy row.
   SPECDEC_HD bool flat() const { return hot_ >= 0 || !(score_ > -HUGE_VALF); }
-  // The i-th best id in that case
+  // The order (core/order.h) of the i-th best id in that case
   SPECDEC_HD uint64_t flat_order(int64_t i) const {
     // The place of hot_ in the ranking: the first, or by its id if all scores are equal
     const int64_t place = score_ > -HUGE_VALF ? 0 : hot_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pass over a row computes its stats and the largest entry of every chunk. After it, only the chunks that may have
-// one of the w best are read.
+// One pass over a row computes its stats, unless they are given, and the largest entry of every chunk. After it, only
+// the chunks that may have one of the w best are read.
 #include "../../binding/cpu_op.h"
 #include "../../cpu/best_ids.h"
 #include "../../cpu/for_requests.h"
@@ -20,7 +20,7 @@ float logit_worth(const Extension& worth, float least) {
   return from_ordered(lo);
 }
 
-// A score that at least w ids reach: the w-th largest of the best scores of the chunks
+// A score that at least w ids reach: the w-th largest of the best scores of the chunks; -inf if there are fewer chunks
 float bound(std::vector<float> best_of, int64_t w) {
   if (w > int64_t(best_of.size())) return -HUGE_VALF;
   std::nth_element(best_of.begin(), best_of.begin() + (w - 1), best_of.end(), std::greater<float>());

@@ -8,7 +8,7 @@
 namespace specdec {
 namespace {
 
-// The best racer of each chunk that has not won yet, and which entries have. Used only if more than one token is
+// For each chunk, the best racer that has not won yet, and which entries have won. Used only if more than one token is
 // wanted.
 struct Chunks {
   RacerTable best;           // [N, chunks]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The attention mask for a tree of tokens: every node attends to itself, to its ancestors and to the prefix. It is made
-// in two steps. The first writes each node's ancestors as bits: node j is bit j % 32 of word j / 32. The second makes
-// the mask from these bits.
+// The attention mask for a tree of tokens: every node attends to itself and to its ancestors. The root and its
+// descendants also attend to the prefix; padding does not. The mask is made in two steps. The first writes each node's
+// ancestors as bits: node j is bit j % 32 of word j / 32. The second makes the mask from these bits.
 #pragma once
 
 #include <type_traits>

@@ -7,8 +7,9 @@
 //   h_i = s_i / (s_i + 1 - r_i), but h_g = r_g
 //   tau = the largest i with eta_i < h_i, or 0
 // Here d_i is the i-th of g drafts, pi_i and q_i are the distributions after i drafts, and eta_i is a uniform. The
-// final token is drawn from pi_g if tau is g, else from norm((r_tau pi_tau - q_tau)+). Given the draft, tau >= i has
-// probability r_i. So nothing after the first r_i = 0 is read. If r_i = 1, h_i is 1 and s_i is not computed.
+// final token is drawn from pi_g if tau is g, else from norm((r_tau pi_tau - q_tau)+). Given the first i drafts, tau
+// reaches i with probability r_i. So nothing after the first r_i = 0 is read. If r_i = 1, h_i is 1 and s_i is not
+// computed.
 #pragma once
 
 #include "position.h"

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact verification of few positions, in two launches. `scan_positions` leaves the chunk statistics of all rows of all
-// positions. `verify_positions` may begin before that launch ends, and then waits for it. Each of its blocks makes the
-// stats of one request's rows and tests its drafts for itself, a warp per position, so it finds the stop without
-// waiting for other blocks. `scan_positions` zeroes the one counter, so nothing has to be zero before the first launch.
+// Exact verification of few positions, in two launches. `scan_positions` leaves the chunk statistics of the rows at
+// every position up to the draft's end, if their stats are not given. `verify_positions` may begin before that launch
+// ends, and then waits for it. Each of its blocks makes the stats of one request's rows and tests its drafts for
+// itself, a warp per position, so it finds the stop without waiting for other blocks. `scan_positions` zeroes the one
+// counter of each request, so nothing has to be zero before the first launch.
 #pragma once
 
 #include "../../cuda/cluster_launch.h"

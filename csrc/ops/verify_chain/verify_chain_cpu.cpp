@@ -9,8 +9,8 @@
 namespace specdec {
 namespace {
 
-// For rows spread over ranks. Before the first test, this requests from the other ranks all data that the tests of
-// request b may need, so that they are exchanged together.
+// For rows spread over ranks. Before the first test, this requests from the other ranks what the tests of request b may
+// need, entries of drafted tokens and stats of rows, so that they are exchanged together.
 void ask_ahead(CpuExecutor& executor, const VerifyChain& a, int64_t b) {
   const int64_t start = a.start(b);
   const auto ask = [&](const Rows& rows, int64_t i, int64_t d) {

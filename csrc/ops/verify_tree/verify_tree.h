@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verification of one request's tree of drafts, for any Executor. Each method is in a separate file.
+// Verification of one request's tree of drafts, for any Executor. The methods are in the files included here; the race
+// is in race.h.
 #pragma once
 
 #include "kseq.h"

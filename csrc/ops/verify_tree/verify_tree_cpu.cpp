@@ -7,8 +7,8 @@
 namespace specdec {
 namespace {
 
-// For rows spread over ranks. Before the walk, this requests from the other ranks all data of the nodes that it may
-// need up to its first rejection, so that they are exchanged together.
+// For rows spread over ranks. Before the walk, this requests from the other ranks what the tests of all nodes may need,
+// entries of drafted tokens and stats of rows, so that they are exchanged together.
 void ask_ahead(CpuExecutor& executor, const VerifyTree& a, int64_t b) {
   std::vector<std::vector<int64_t>> tokens(a.N);  // of each node's children
   for (int64_t n = 1; n < a.N; ++n)

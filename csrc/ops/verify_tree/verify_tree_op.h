@@ -75,7 +75,8 @@ inline Rows tree_rows(const Op& op, const VerifyTree& a, const GivenRows& given,
   return rows(op, given, sampling, {{"B", a.B}, nodes}, dims);
 }
 
-// Sets the views of both sides. A row's penalties also count the nodes on the way from the root to its position.
+// Sets the views of both sides. A row's penalties also count the tokens of its position and of the nodes above it,
+// except the root.
 inline void take_views(const Op& op, VerifyTree& a, const GivenViews& of_target, const GivenViews& of_draft) {
   Window window{a.node_tokens.values, a.node_tokens.batch, {}, 0, a.parents.values, a.parents.batch};
   window.tokens.stride = a.node_tokens.row, window.parents.stride = a.parents.row;

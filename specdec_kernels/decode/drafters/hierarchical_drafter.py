@@ -115,7 +115,7 @@ class HierarchicalDrafter(Drafter):
             raise ValueError(f"HierarchicalDrafter: drafter must draft chains that can be verified, got {drafter.name}")
         if verify not in ("token", "block"):  # the race is the session's choice: all models run it, or none
             raise ValueError(f"HierarchicalDrafter: verify must be 'token' or 'block', got {verify!r}")
-        check_method(drafter, verify)
+        check_method("HierarchicalDrafter", drafter, verify)
         self.verifies = ("token", "block", *(method for method in drafter.verifies if method == "race"))
         self.model, self.drafter, self.method = DraftRunner(model, self.gamma.max + 1), drafter, verify
         self.parts, self.num_lookahead = (self.model, drafter), 2 * self.gamma.max + drafter.num_lookahead + 1

@@ -82,7 +82,7 @@ class TokenCascade(Drafter):
     def check(self, target, sequences):
         if self.vocab_size > target.vocab_size:
             raise ValueError(
-                f"generate: TokenCascade's draft must have at most the target's {target.vocab_size} ids, "
+                f"TokenCascade: the draft model must have at most the target's {target.vocab_size} ids, "
                 f"got {self.vocab_size}"
             )
         for s in sequences:

@@ -98,7 +98,7 @@ class TreeDrafter(Drafter):
         for s in sequences:
             if self.method == "greedy" and s.request.temperature > 0:
                 raise ValueError(
-                    "generate: method 'greedy' follows the argmax and needs temperature 0, "
+                    "TreeDrafter: method 'greedy' follows the argmax and needs temperature 0, "
                     f"request {s.index} has {s.request.temperature}"
                 )
 

@@ -137,7 +137,7 @@ def _decode(target, drafter, requests, output, stream_to, loop, input_ids, ends)
     drafter = decode.ModelDrafter(_served(drafter)) if isinstance(drafter, torch.nn.Module) else drafter
     capacity = max(len(r.prompt) + r.max_new_tokens for r in requests)
     most = min(loop.pop("max_batch") or len(requests), len(requests))
-    session = decode.Session(target, drafter, max_batch=most, capacity=capacity, **loop)
+    session = decode.Session(target, drafter, max_batch=most, capacity=capacity, op=_OP, **loop)
     found: list[list[int]] = [[] for _ in requests]
     try:
         for request in requests:

@@ -23,7 +23,7 @@ from .row import (
     vocabulary,
 )
 
-MAX_PROB = tl.constexpr(1.0 + 1e-3)  # half-precision rows may round a probability slightly above one
+MAX_PROB = tl.constexpr(1.0 + 1e-3)  # rounding may put a probability slightly above one
 
 
 @triton.jit

@@ -16,7 +16,8 @@ from .penalties import Amounts, anywhere, changed, first_place, in_history, look
 
 @triton.jit
 def seen(views, row, position):
-    """Return the index of a row read at `position`, where its window ends. Position 0 has an empty window."""
+    """Return the index of a row read at `position`. Its window ends there, or views.drafted tokens later; a window that
+    ends at 0 is empty."""
     if not views.GIVEN:
         return row
     else:
@@ -28,8 +29,9 @@ def locate(slot, rows, B, G, bonus, D, cu_draft, count):
     """Return the request of a slot of the grid, the index of its row with views, its position's index, and whether it
     exists.
 
-    The grid has G + bonus slots per request. A request has G + extra positions; a ragged request with g drafts has
-    g + extra. Rows are in the order of positions, or rows.store has their indices.
+    A request has G + extra positions, or g + extra if it is ragged with g drafts: extra is 1 if a row follows those of
+    the drafts. The grid has G + bonus slots per request: bonus is 1 if the kernel reads that row too. Rows are in the
+    order of positions, or rows.store has their indices.
     """
     positions = G + bonus
     b = slot // positions
@@ -118,8 +120,8 @@ def _mask_list(views, b, position, alive):
 
 @triton.jit
 def _is_allowed(views, at, v, mask):
-    """Return whether the mask lists at offsets `at` allow the ids v >= 0. True where `mask` is not
-    set, since there is no list."""
+    """Return whether the lists of allowed ids at offsets `at` allow the ids v >= 0. True where `mask` is not set: there
+    is no list, or no such id."""
     word = v // 32
     bits = tl.load(views.words + at + word, mask=mask & (word < views.words_W), other=0)
     return ~mask | ((bits >> (v % 32).to(tl.int32)) & 1 == 1)
@@ -165,7 +167,7 @@ def seen_entry(views, b, row, v, mask, e):
 
 @triton.jit
 def _lane(v, begin, mask):
-    """Return the lanes of ids v in chunks that begin at `begin`, [ROWS, 1]; -1 where `mask` is not set."""
+    """Return the lanes of ids v in chunks that begin at `begin`, [rows, 1]; -1 where `mask` is not set."""
     return tl.where(mask, v - begin, -1).to(tl.int32)[:, None]
 
 
@@ -181,7 +183,7 @@ def _entry(side, b, row, v, mask, bias_at, some):
 
 @triton.jit
 def seen_chunk(side, b, row, begin, end, alive, z):
-    """Return chunks z [X, W] of rows with the views of requests b applied. The ids of a chunk are [begin, end).
+    """Return chunks z [rows, width] with the views of requests b applied. The ids of a chunk are [begin, end).
 
     A bias, lists of used ids and windows change few ids, which are recomputed one by one from the entries in memory.
     Tables and the mask change the whole chunk."""

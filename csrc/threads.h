@@ -10,7 +10,7 @@
 
 namespace specdec {
 
-// Calls f(first, last) for parts of [begin, end), each of at least `grain` indices.
+// Calls f(first, last) for parts of [begin, end). Up to `grain` indices are one part.
 template <class F>
 void parallel_for(int64_t begin, int64_t end, int64_t grain, const F& f) {
   std::exception_ptr thrown;
