@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small example calls of each function in registry.FUNCTIONS, one file each. Together they use every argument.
+"""Small example calls of each function in registry.FUNCTIONS, one file each. They give every argument of the schemas.
 
 Checks over all ops use them: sanitizers, CUDA graphs, opcheck and torch.compile, the check of a wheel.
 
