@@ -48,8 +48,7 @@ inline Rows chain_rows(const Op& op, const VerifyChain& a, const GivenRows& give
   return r;
 }
 
-// Raises if the target lacks the rows after the last drafts, or has them although bonus_tokens are given. With
-// bonus_tokens also if the target of a dense call is one row short.
+// Raises if the target lacks the rows after the last drafts, or has them although bonus_tokens are given.
 inline void check_bonus_rows(const Op& op, const VerifyChain& a, const GivenRows& given, bool bonus_tokens) {
   const bool ragged = bool(a.cu_draft);
   const Tensor& positions = given.row ? *given.row : *given.logits;
@@ -57,9 +56,8 @@ inline void check_bonus_rows(const Op& op, const VerifyChain& a, const GivenRows
   const int64_t drafts = ragged ? a.D : a.G, bonus = ragged ? a.B : 1, got = positions.size(ragged ? 0 : 1);
   const char* name = ragged ? "D" : "G";
   const bool swapped = bonus > 0 && got == drafts + (bonus_tokens ? bonus : 0);
-  const bool lacks_one = bonus_tokens && !ragged && got == drafts - 1;
-  check(!bonus_tokens || !(swapped || lacks_one), op, "target must have ", name, "=", drafts, " rows for ", name, "=",
-        drafts, " drafts (bonus_tokens take the place of the row after the last draft), got ", got);
+  check(!swapped || !bonus_tokens, op, "target must have ", name, "=", drafts, " rows for ", name, "=", drafts,
+        " drafts (bonus_tokens take the place of the row after the last draft), got ", got);
   check(!swapped, op, "target must have ", name, ragged ? "+B=" : "+1=", drafts + bonus, " rows for ", name, "=",
         drafts, " drafts (one after the last draft", ragged ? " of each request), got " : "), got ", got);
 }
