@@ -320,7 +320,7 @@ def wrong_calls():
     yield (
         behind | more | {"target_row": row.flatten()[:5]},
         ValueError,
-        r"target.row must have shape \[R=3\], got \[5\]",
+        r"target must have D\+B=3 rows for D=2 drafts \(one after the last draft of each request\), got 5",
     )
     wanted = r"draft.row must have shape \[D=2\], got \[5\]"
     yield behind | more | {"draft_row": row.flatten()[:5]}, ValueError, wanted

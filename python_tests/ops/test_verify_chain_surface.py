@@ -182,9 +182,9 @@ BAD = [  # base, change, exception, message
     (ragged, {"cu_draft": torch.tensor([0.0, 2, 2, 3, 5])}, ValueError, "cu_draft must be int32 or int64, got float32"),
     (
         ragged,
-        {"target_logits": torch.zeros(8, 11)},
+        {"target_logits": torch.zeros(9, 11, 1)},
         ValueError,
-        r"target.logits must have shape \[R=9, V=11\], got \[8, 11\]",
+        r"target.logits must have shape \[R, V\], got \[9, 11, 1\]",
     ),
     (
         ragged,
@@ -199,16 +199,25 @@ BAD = [  # base, change, exception, message
 FORGOTTEN, INSTEAD = "one after the last draft", r"\(bonus_tokens take the place of the row after the last draft\)"
 REFUSED = (ValueError, RuntimeError)
 BONUS = torch.zeros(4, dtype=I64)
+OF_EACH, OF_TARGET = f"{FORGOTTEN} of each request", "target must have"
 BAD += [
-    (good, {"target_logits": torch.zeros(4, 5, 11)}, REFUSED, rf"G\+1=6 rows for G=5 drafts \({FORGOTTEN}\), got 5$"),
-    (good, {"bonus_tokens": BONUS}, REFUSED, rf"target must have G=5 rows for G=5 drafts {INSTEAD}, got 6$"),
-    (
-        ragged,
-        {"target_logits": torch.zeros(5, 11)},
-        REFUSED,
-        rf"target must have D\+B=9 rows for D=5 drafts \({FORGOTTEN} of each request\), got 5$",
-    ),
-    (ragged, {"bonus_tokens": BONUS}, REFUSED, rf"target must have D=5 rows for D=5 drafts {INSTEAD}, got 9$"),
+    (good, change, REFUSED, rf"verify_chain: {OF_TARGET} {rows}, got {got}$")
+    for change, rows, got in (
+        ({"target_logits": torch.zeros(4, 5, 11)}, rf"G\+1=6 rows for G=5 drafts \({FORGOTTEN}\)", 5),
+        ({"bonus_tokens": BONUS}, f"G=5 rows for G=5 drafts {INSTEAD}", 6),
+        ({"bonus_tokens": BONUS, "target_logits": torch.zeros(4, 4, 11)}, f"G=5 rows for G=5 drafts {INSTEAD}", 4),
+    )
+]
+BAD += [
+    (ragged, change, REFUSED, rf"verify_chain: {OF_TARGET} {rows}, got {got}$")
+    for change, rows, got in (
+        ({"target_logits": torch.zeros(5, 11)}, rf"D\+B=9 rows for D=5 drafts \({OF_EACH}\)", 5),
+        ({"target_logits": torch.zeros(8, 11)}, rf"D\+B=9 rows for D=5 drafts \({OF_EACH}\)", 8),
+        ({"target_logits": torch.zeros(11, 11)}, rf"D\+B=9 rows for D=5 drafts \({OF_EACH}\)", 11),
+        ({"bonus_tokens": BONUS}, f"D=5 rows for D=5 drafts {INSTEAD}", 9),
+        ({"bonus_tokens": BONUS, "target_logits": torch.zeros(4, 11)}, f"D=5 rows for D=5 drafts {INSTEAD}", 4),
+        ({"bonus_tokens": BONUS, "target_logits": torch.zeros(1, 11)}, f"D=5 rows for D=5 drafts {INSTEAD}", 1),
+    )
 ]
 
 

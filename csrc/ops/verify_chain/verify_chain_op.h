@@ -48,18 +48,22 @@ inline Rows chain_rows(const Op& op, const VerifyChain& a, const GivenRows& give
   return r;
 }
 
-// Raises if the target lacks the rows after the last drafts, or has them although bonus_tokens are given.
-inline void check_bonus_rows(const Op& op, const VerifyChain& a, const GivenRows& given, bool bonus_tokens) {
+// Raises if the target's number of rows does not match the drafts. Of dense rows, only two differences are errors here:
+// the rows after the last drafts are missing, or they are there although bonus_tokens are given. For others,
+// check_positions() names draft_tokens. Of ragged rows, `any` difference is an error.
+inline void check_target_rows(const Op& op, const VerifyChain& a, const GivenRows& given, bool bonus_tokens, bool any) {
   const bool ragged = bool(a.cu_draft);
   const Tensor& positions = given.row ? *given.row : *given.logits;
   if (positions.dim() != (ragged ? 1 : 2) + !given.row) return;
   const int64_t drafts = ragged ? a.D : a.G, bonus = ragged ? a.B : 1, got = positions.size(ragged ? 0 : 1);
+  const int64_t want = drafts + (bonus_tokens ? 0 : bonus);
+  const bool wrong = bonus > 0 && (got == want - bonus || (bonus_tokens && got == want + bonus));
+  const bool ok = any ? got == want : !wrong;
   const char* name = ragged ? "D" : "G";
-  const bool swapped = bonus > 0 && got == drafts + (bonus_tokens ? bonus : 0);
-  check(!swapped || !bonus_tokens, op, "target must have ", name, "=", drafts, " rows for ", name, "=", drafts,
+  check(ok || !bonus_tokens, op, "target must have ", name, "=", drafts, " rows for ", name, "=", drafts,
         " drafts (bonus_tokens take the place of the row after the last draft), got ", got);
-  check(!swapped, op, "target must have ", name, ragged ? "+B=" : "+1=", drafts + bonus, " rows for ", name, "=",
-        drafts, " drafts (one after the last draft", ragged ? " of each request), got " : "), got ", got);
+  check(ok, op, "target must have ", name, ragged ? "+B=" : "+1=", want, " rows for ", name, "=", drafts,
+        " drafts (one after the last draft", ragged ? " of each request), got " : "), got ", got);
 }
 
 // The draft's rows: one for each draft, or one more per request
@@ -176,8 +180,9 @@ inline Prepared<VerifyChain> prepare_verify_chain(SPECDEC_ROWS_ARGUMENTS(Tensor,
   take_drafts(op, a, draft_tokens, cu_draft, max_draft);
   const int64_t B = a.B, G = a.G;
   if (bonus_tokens) ints(op, "bonus_tokens", *bonus_tokens, 0);
-  check_bonus_rows(op, a, target, bool(bonus_tokens));
+  check_target_rows(op, a, target, bool(bonus_tokens), false);
   check_positions(op, a, target_logits, target_row, draft_tokens, bonus_tokens);
+  if (cu_draft) check_target_rows(op, a, target, bool(bonus_tokens), true);
   if (bonus_tokens) check_shape(op, "bonus_tokens", *bonus_tokens, {{"B", B}});
   if (bonus_tokens) a.bonus_tokens = ints(op, "bonus_tokens", *bonus_tokens, bonus_tokens->stride(0));
 
