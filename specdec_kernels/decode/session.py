@@ -21,7 +21,7 @@ from .result import Event, Result, Stats
 from .runs import check_served, claim
 from .sequence import Batch, Sequence
 from .step_times import StepTimes
-from .transfers import is_free, upload
+from .transfers import row_of_each, upload
 
 __all__ = ["NoDrafter", "Session"]
 
@@ -226,7 +226,7 @@ class Session:
         start = [len(s.tokens) - 1 for s in batch]
         last = upload([[s.tokens[-1]] for s in batch], batch.device)
         ids = torch.cat((last, proposal.tokens.clamp(-1, target.vocab_size - 1)), 1)
-        needed, row = proposal.needs_target, _row_of_each(ids)
+        needed, row = proposal.needs_target, row_of_each(ids)
         options = dict(slot=slot, keep="all" if row is None else "present", branches=proposal.branches)
         logits = target.forward(ids, start, cache, **options) if any(needed) else None
         times.mark()
@@ -280,15 +280,6 @@ class Session:
                 self._clear(len(self.batch))
         self.batch.pop()
         self._clear(slot)
-
-
-def _row_of_each(ids: torch.Tensor) -> torch.Tensor | None:
-    """Return each token's index [n, T] among those that are not padding; at padding, that of the token before.
-
-    None if there is no padding, or if reading ids would wait for a device.
-    """
-    there = ids >= 0
-    return (there.flatten().cumsum(0) - 1).view_as(ids) if is_free(ids) and not there.all() else None
 
 
 def _count(batch, totals, counts, events, parts, seconds):

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import torch
 
-__all__ = ["CPU", "Readback", "Reading", "at_most", "is_free", "send", "upload", "upload_rows"]
+__all__ = ["CPU", "Readback", "Reading", "at_most", "is_free", "row_of_each", "send", "upload", "upload_rows"]
 
 CPU = torch.device("cpu")
 
@@ -86,3 +86,12 @@ class Readback:
             own = values[end - tensor.numel() : end]
             k = tensor.shape[1] if tensor.dim() == 2 else 0
             reading.fill(own if tensor.dim() == 1 else [own[i * k : (i + 1) * k] for i in range(len(tensor))])
+
+
+def row_of_each(ids: torch.Tensor) -> torch.Tensor | None:
+    """Return each token's index [n, T] among those that are not padding; at padding, that of the token before.
+
+    None if there is no padding, or if reading ids would wait for a device.
+    """
+    there = ids >= 0
+    return (there.flatten().cumsum(0) - 1).view_as(ids) if is_free(ids) and not there.all() else None
