@@ -82,7 +82,7 @@ def test_committed_counts_on_every_row_are_found_out(models, monkeypatch, op, ki
     """Control of the test above: the penalties of a step's first row on all its rows change the text."""
     hf, target, draft = models
     monkeypatch.setattr(sk, op, committed_counts(getattr(sk, op), op))
-    monkeypatch.setattr("specdec_kernels.decode.session._row_of_each", lambda ids: None)  # rows stay [B, G+1, V]
+    monkeypatch.setattr("specdec_kernels.decode.session.row_of_each", lambda ids: None)  # rows stay [B, G+1, V]
     todo = [replace(r, **ALL) for r in tiny.requests(4)]
     output = generate(target, todo, EVERY[kind](draft), max_batch=3)
     assert [r.tokens for r in output.results] != [plain_views.greedy(hf, r) for r in todo]
@@ -141,7 +141,7 @@ def test_joint_law_of_three_tokens(kind):
 def test_joint_law_finds_committed_counts(monkeypatch, op, kind):
     """Control of the test above."""
     monkeypatch.setattr(sk, op, committed_counts(getattr(sk, op), op))
-    monkeypatch.setattr("specdec_kernels.decode.session._row_of_each", lambda ids: None)
+    monkeypatch.setattr("specdec_kernels.decode.session.row_of_each", lambda ids: None)
     tokens, _, p, _ = three_tokens(CASES[kind][0], n=4000)
     assert not testing.check_tokens(tokens, testing.enumerate_law(p, 3)).passed
 
