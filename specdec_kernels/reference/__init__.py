@@ -2,8 +2,9 @@
 """Reference versions of the ops in float64, one row at a time, written as in the papers.
 
 They are slow and readable, and tests check the ops against them. Each op has a function of the same name here, with the
-op's arguments as CPU tensors. Probabilities are computed in float64. `banded` has second versions of `sample`,
-`verify_chain` and `verify_tree`: they also return a `margin`, which shows where a float32 op may give another answer.
+op's arguments (except `out` and `require_exact`) as CPU tensors. Probabilities are computed in float64. `banded` has
+second versions of `sample`, `verify_chain` and `verify_tree`: they also return a `margin`, which shows where a float32
+op may give another answer.
 """
 
 import importlib
