@@ -9,8 +9,8 @@ from specdec_kernels.decode.models.vocabulary import written_out
 class Reader:
     """Reader of one sequence with both models of a pair.
 
-    A draft model that reads states gets the target's state before every token. In the loop this holds for the first
-    token of a draft.
+    A draft model that reads states gets the target's state before every token. In the loop this holds only for the
+    first token of a draft.
     """
 
     def __init__(self, pair, capacity):

@@ -82,8 +82,8 @@ def theory(spec, plain_step: float, chain: bool) -> tuple[float, float]:
     """Return c (seconds of a draft step over those of a plain target step) and the predicted speed-up.
 
     plain_step: seconds of a plain target step. A chain's prediction is Leviathan's walltime factor at the measured
-    alpha and c, averaged over the lengths of drafts. The levels of a tree differ in acceptance, so its prediction uses
-    the measured tokens per call, and its c is that of drafting the whole tree.
+    alpha and c, with the tokens averaged over the lengths of drafts. The levels of a tree differ in acceptance, so its
+    prediction uses the measured tokens per call, and its c is that of drafting the whole tree.
     """
     if not chain:
         drafting = spec.draft_seconds / spec.target_calls / plain_step

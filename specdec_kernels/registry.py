@@ -25,17 +25,17 @@ ROW_KINDS = {"logits": 0, "probs": 1}
 MAX_VOCABULARY = 1 << 24  # ids must be exact in float32, since a greedy row's stats hold one
 CHUNK = 1024  # entries of a row that are summed together, in one fixed order
 
-# Each use has a domain of its own, so only the noise of a race is used twice.
+# Each use of random numbers has a domain of its own. Only the noise of a race is used for both draft and target.
 DOMAIN_ACCEPT = 0  # acceptance tests; slot = the test's column in `uniforms`
 DOMAIN_FINAL = 1  # the final draw (residual or bonus); slot 0
 DOMAIN_DRAFT = 2  # draft sampling
-DOMAIN_NOISE = 3  # noise of a race; slot = token id, offset = absolute position; used for draft and target
+DOMAIN_NOISE = 3  # noise of a race; slot = token id, offset = absolute position
 SLOTS = 1 << 33  # of one (seed, offset, domain): 2 per Philox block, whose index has 32 bits
 
 # Bits of the `status` of verify_chain, verify_tree and count_tokens_
 STATUS_INVALID_ROW = 1  # a row that was needed held NaN, +inf or no finite value; in count_tokens_: an invalid list
 STATUS_EMPTY_RESIDUAL = 2  # (p - q)+ had no mass, so q was not subtracted
-STATUS_INVALID_DRAFT = 4  # q of a drafted token was not in (0, 1 + 1e-3]; the draft was rejected
+STATUS_INVALID_DRAFT = 4  # q of a drafted token was not in (0, 1 + 1e-3], so it was rejected; or a tree was malformed
 STATUS_INVALID_BONUS = 8  # the caller's bonus token was not an id below V; it was emitted as given, or as 0 if negative
 STATUS_HISTORY_FULL = 16  # of count_tokens_: a list had no room for every token
 

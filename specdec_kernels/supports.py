@@ -73,7 +73,8 @@ def supports(
         raises, or what this installation lacks; otherwise it is None. ``bool()`` of the result is ``ok``.
 
     Raises:
-        ValueError: there is no such op, no such field of ``Rows``, or the op has no argument of that name.
+        ValueError: there is no such op, no such field of ``Rows``, or the op has no argument of that name; views or
+            strides for an op that reads no rows.
 
     Example:
         >>> supports("verify_chain", dtype=torch.bfloat16, views=["penalties", "top_p"], method="block").ok

@@ -87,11 +87,11 @@ def verify_tree(
             By default they are tested in the order of their numbers. Not for ``kseq`` and ``recursive`` with
             draft_nodes.
         rule, alpha: as in ``verify_chain``, but only rules that define a distribution, and only for methods that test
-            against the draft's row. At every node with children, pi = T(q, p) takes the place of p in the test and in
-            the residual. There p is the node's row and q the row that the first tested child was drawn from. The token
-            after a leaf is drawn from the target. ``target_only`` takes "thresholds": a child with p of at least
-            threshold_single is always accepted, and the sum of the children's probabilities with which the uniform is
-            compared is divided by threshold_acc.
+            against the draft's row. At every node whose children are tested, pi = T(q, p) takes the place of p in the
+            test and in the residual. There p is the node's row and q the row that the first of these children was drawn
+            from. The token after any other node is drawn from the target. ``target_only`` takes "thresholds": a child
+            with p of at least threshold_single is always accepted, and the sum of the children's probabilities with
+            which the uniform is compared is divided by threshold_acc.
         seed, offset: [B] int64; see ``uniforms``. Not needed by ``greedy``, nor by the exact rule if the target's
             temperature is the number 0. ``race``: ``offset`` is the absolute position of the first emitted token. The
             row of a node i levels below the root has the noise of position ``offset + i``, so its children are drafted

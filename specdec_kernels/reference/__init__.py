@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reference versions of the ops in float64, one row at a time, written as in the papers.
 
-They are slow and readable, and tests check the ops against them. Every function takes the arguments of the op of the
-same name (CPU tensors) and returns its result in float64. `banded` has second versions of the functions that draw: they
-also return a `margin`, which shows where a float32 op may give another answer.
+They are slow and readable, and tests check the ops against them. Each op has a function of the same name here, with the
+op's arguments (except `out` and `require_exact`) as CPU tensors. Probabilities are computed in float64. `banded` has
+second versions of `sample`, `verify_chain` and `verify_tree`: they also return a `margin`, which shows where a float32
+op may give another answer.
 """
 
 import importlib

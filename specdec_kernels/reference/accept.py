@@ -8,7 +8,7 @@ from .uniforms import given
 
 
 def accepts(p, q, u):
-    """Return whether the uniform u accepts. The probability of that is min(1, p / q).
+    """Return whether the uniform u accepts. For q in (0, 1] the probability of that is min(1, p / q).
 
     The comparison is strict and has no division: p = 0 is never accepted, and NaN compares false.
     """

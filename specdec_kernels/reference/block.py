@@ -54,8 +54,8 @@ def h_at(i, last, rows, r):
     p, known = rows[i] if i < last else (None, None)
     if i == last or not (known is None or p.valid):  # an invalid row has no residual
         return r[i]
-    # p is greedy, and q one-hot at the draft. If the draft is p's token, s_i = (r_i - 1)+ = 0; else s_i = r_i and
-    # r_{i+1} = 0.
+    # p is greedy, and q counts as one-hot at the draft. If the draft is p's token, s_i = (r_i - 1)+ = 0; else s_i = r_i
+    # and r_{i+1} = 0.
     if known is None:
         return r[i] if r[i + 1] == 0 else h(r[i], 0.0)
     pair, mix = known

@@ -21,7 +21,8 @@ def build_tree(draft_tokens):
     Nodes are numbered level by level, and within a level by the first draft through them. Parents therefore come before
     children, siblings are in draft order, and padding comes last. The tree of the first l levels is a prefix of the
     whole tree, so a drafter that works level by level never renumbers cached nodes. A node's number is the number of
-    nodes in the levels above, plus the number of new nodes of earlier drafts: one prefix sum over K flags per level.
+    nodes in the levels above, plus that of new nodes of earlier drafts in its level: one prefix sum over K flags per
+    level.
 
     draft_nodes records which draft passes through which node; the merged tree alone does not show it. K-SEQ and
     recursive rejection with replacement need it to test drafts in draft order, for example A, B, A instead of A, A, B

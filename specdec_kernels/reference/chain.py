@@ -18,7 +18,7 @@ class Chain:
     None.
     target1(i), draft1(i): return the Law of the same row at T = 1 without filters. All Laws are padded to one width, at
     least the vocabulary.
-    end_row: whether draft(len(drafts)) exists.
+    end_row: whether the draft has a row after its last draft too.
     bonus: the token to emit if all drafts are accepted; None: it is drawn.
     noise(i, i): returns (seed, position) of a race on row i.
     """
@@ -75,10 +75,7 @@ class Chain:
         return self.draw(p)
 
     def pair_after(self, i):
-        """Return the Pair of rows after the last draft, or None.
-
-        It exists if the draft has a row there and the rule needs it.
-        """
+        """Return the Pair of rows after the last draft; None if there is none, or if it is not needed."""
         asks = self.bonus is None and self.end_row and self.rule in LAWS and self.rule != "exact"
         if not asks or not self.p(i).valid or self.drawn_from(i) is None:
             return None

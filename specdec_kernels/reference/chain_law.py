@@ -17,8 +17,8 @@ from .rules.one_step import law_of_row, one_step, pi_of
 def chain_law(p, q, gamma, *, method="token", rule="exact", alpha=None, p1=None, q1=None, end_row=False):
     """Return the distribution of the tokens that one step emits, {tokens: probability}.
 
-    Of these tokens, the last is the final one, and the others are accepted drafts. Every tuple of drafts is enumerated,
-    and the uniforms are integrated analytically. p(prefix) -> [V] float64. q(prefix) -> [Vq] float64, or one id (a
+    Of these tokens, the last is the final one, and the others are accepted drafts. The drafts are enumerated, and the
+    uniforms are integrated analytically. p(prefix) -> [V] float64. q(prefix) -> [Vq] float64, or one id (a
     one-hot draft). p1, q1: the same rows unscaled (T = 1, no filters), by default p and q. alpha: the rule's
     parameters, a number or a tuple; None: its defaults. end_row: whether the draft has a row after its last draft too.
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources of a verification walk's random decisions: given uniforms, or all branches in turn with their probabilities.
 
-A rule takes every decision from a `chance` object and never reads a uniform itself. The same rule can therefore be
-checked with given uniforms, enumerated for its exact distribution, and measured for its margins in banded/.
+A rule takes every random decision from a `chance` object and never reads a uniform itself. The same rule can therefore
+be checked with given uniforms, enumerated for its exact distribution, and measured for its margins in banded/.
 """
 
 import math
@@ -111,7 +111,7 @@ class Branches(Chance):
 
 
 def outcomes(run):
-    """Yield every (result, probability) of run(chance). run must take all its decisions from `chance`."""
+    """Yield every (result, probability) of run(chance). run must take all random decisions from `chance`."""
     scripts = [()]
     while scripts:
         chance = Branches(scripts.pop())

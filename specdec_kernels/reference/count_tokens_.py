@@ -12,10 +12,11 @@ MOST = (1 << 31) - 1
 
 
 def count_tokens_(ids, counts, tokens, num_tokens=None, row=None):
-    """Count the tokens [B, n] in the lists ids and counts [S, H], in place; return status [B].
+    """Count the tokens [B, n] into the lists ids and counts [S, H], in place; return status [B].
 
     A new list holds, in ascending order, the H ids with the largest counts among its old entries and the emitted tokens
-    together; of equal counts, the lowest ids. This function never raises: like an op on a GPU, it sets status.
+    together; of equal counts, the lowest ids. Invalid values do not raise: they set status, as in the op
+    on a GPU.
     """
     S, H = ids.shape
     status = torch.zeros(len(tokens), dtype=torch.int32, device="cpu")

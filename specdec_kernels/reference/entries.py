@@ -36,9 +36,9 @@ def width_of(rows):
 
 
 def renumbered(tokens, wide):
-    """Return the tokens with ids of `wide` or more numbered wide, wide + 1, ... in their order, and the new width.
+    """Return the tokens with ids of `wide` or more numbered wide, wide + 1, ... in ascending order, and the new width.
 
-    This keeps rows short. No row lists such an id: p and q are 0 there, and it is never emitted."""
+    This keeps rows short. No row lists such an id, so p is 0 there, and it is never emitted."""
     numbers = {v: wide + i for i, v in enumerate(sorted({v for v in tokens if wide <= v < IDS_END}))}
     return [numbers.get(v, v) for v in tokens], wide + len(numbers)
 
@@ -60,7 +60,7 @@ def with_id(stats, ids):
 
 
 def with_place(stats, ids):
-    """Return the stats with a greedy row's id replaced by the id's first place: the inverse of with_id()."""
+    """Return the stats with a greedy row's id replaced by the first place of that id."""
     return changed(stats, lambda v: np.flatnonzero(ids == v)[0])
 
 

@@ -77,14 +77,14 @@ def best_rho(p, q, k, level=0.0):
     p, q: two distributions of one width. f never rises with rho, and f(1) >= 0 >= f(k). Between neighbouring ratios
     p(x) / q(x), beta is a + b / rho, so f is smooth there. The piece with the crossing is found among the sorted
     ratios. The crossing in it is found by halving down to two neighbouring floats. The upper one is returned, so that
-    f <= level always holds. Disjoint distributions (beta = 0) give rho = k.
+    f <= level holds there. If it holds at no edge, or for disjoint distributions (beta = 0), rho = k.
     """
     if beta_of(p, q, 1.0) == 0:
         return float(k), 0.0, 0.0
     inside = np.unique(p[q > 0] / q[q > 0])
     inside = inside[(inside > 1) & (inside < k)]
     edges = [1.0, *inside.tolist(), float(k)]
-    low, high = 0, len(edges) - 1  # the first edge with f <= level, the last one if rounding leaves none
+    low, high = 0, len(edges) - 1  # the first edge with f <= level, the last one if there is none
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if excess(p, q, k, edges[middle]) <= level else (middle + 1, high)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A row of logits or probabilities as a distribution in float64 (Law), and the basic steps of all ops.
+"""A row of logits or probabilities as a distribution in float64 (Law), and steps that several ops share.
 
 @singledispatch functions have a second version in banded/, for rows that carry an error bound.
 """
@@ -16,7 +16,7 @@ Q_MAX = 1 + 1e-3  # a larger q is not a probability; between 1 and Q_MAX it is a
 
 
 class Law(NamedTuple):
-    p: np.ndarray  # [V] probabilities; only `fallback` is meaningful on an invalid row
+    p: np.ndarray  # [V] probabilities; without meaning on an invalid row, unless it is `gathered`
     valid: bool  # the whole row can be drawn from
     greedy: bool
     fallback: int  # argmax of the finite entries, 0 if there is none
@@ -77,7 +77,7 @@ def no_row():
 
 
 def law_of_probs(row):
-    """Return the Law of a row of probabilities. Negative entries count as 0; a NaN or infinite one makes it invalid."""
+    """Return the Law of a row of probabilities. Negative entries count as 0. NaN or +inf makes it invalid."""
     p = np.where(row < math.inf, np.maximum(row, 0.0), math.nan)
     return Law(p, bool(np.isfinite(p).all() and (p > 0).any()), False, argmax_finite(row), gathered=True)
 

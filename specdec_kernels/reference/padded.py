@@ -10,7 +10,7 @@ def present(number, n):
 
 
 def first(n, *values):
-    """Return the first n entries of each tensor (all of a tensor [1]); other values unchanged."""
+    """Return the first n entries of each tensor. Numbers, None and tensors of no dimension are unchanged."""
     return [x[:n] if torch.is_tensor(x) and x.dim() else x for x in values]
 
 

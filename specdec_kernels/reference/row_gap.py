@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distances between a draft's row and the target's, as used by cascades (Narasimhan et al. 2024)."""
+"""TV and overlap of a target's and a draft's row, and the confidences that cascades use (Narasimhan et al. 2024)."""
 
 import math
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The four floats that turn a row of logits into a distribution (temperature, then top-n-sigma, min-p, top-k,
-top-p)."""
+"""The four floats that turn a row of logits into a distribution.
+
+The parameters act in this order: temperature, top-n-sigma, min-p, top-k, top-p.
+"""
 
 import math
 
@@ -52,7 +54,7 @@ def stats_of_row(z, temperature, top_k, top_p, min_p, top_n_sigma):
         return scale, top, float(np.argmax(z)), top
 
     cutoff = -FLT_MAX
-    if top_n_sigma > 0:  # e >= max - n sigma; sigma^2 is the mean over the finite entries
+    if top_n_sigma > 0:  # z >= max - n sigma; sigma is the standard deviation of the finite entries
         cutoff = max(cutoff, float(np.float32(max(top - top_n_sigma * finite.std(), -FLT_MAX))))
     if min_p > 0:  # p(v) >= min_p * max p
         cutoff = max(cutoff, float(np.float32(max(top + temperature * math.log(min_p), -FLT_MAX))))

@@ -28,7 +28,7 @@ def first_sampling(rows, n):
 
 
 def of_request(rows, b, take):
-    """Return request b's Rows: take() of logits and stats, with the request's own parameters."""
+    """Return request b's Rows: take() of logits, stats and ids, with the request's own parameters."""
     own = (x[b] if torch.is_tensor(x) and x.dim() else x for x in rows[SAMPLING_FIELDS])
     stats, ids = (x if x is None else take(x) for x in (rows.stats, rows.ids))
     return Rows(take(rows.logits), *own, stats=stats, kind=rows.kind, ids=ids)

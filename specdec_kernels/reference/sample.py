@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws from rows by inverse CDF, with or without replacement, for drafting."""
+"""Draws from rows for drafting: by inverse CDF, with or without replacement, or by a race."""
 
 import math
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from .views import seen_rows
 class Sampled(NamedTuple):
     tokens: torch.Tensor  # [N, k] int64, -1 if nothing was left to draw
     logprobs: torch.Tensor  # [N, k] float64, ln q(token) of the whole row's distribution
-    rows: Rows  # the logits with their stats [N, 4] float64
+    rows: Rows  # the given rows, with stats [N, 4] float64 in place of sampling parameters
 
 
 def sample(

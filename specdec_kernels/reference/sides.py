@@ -23,7 +23,7 @@ class Side(NamedTuple):
         return law_of_logits(z, stats)
 
     def exact(self, row):
-        """Mark a row as free of rounding error: nothing here, an error bound of 0 in `banded`."""
+        """Return a row that is free of rounding error. `banded` gives it an error bound of 0."""
         return row
 
     def law(self):
@@ -40,7 +40,7 @@ class Side(NamedTuple):
     def law_of_entries(self):
         """Return a function i -> Law of row i, over its entries."""
         values = numpy_rows(self.rows.logits)
-        if self.rows.kind == "probs" and self.rows.temperature is None:  # probabilities take no T but 0: the argmax
+        if self.rows.kind == "probs" and self.rows.temperature is None:  # T = 0 is allowed: the argmax
             return lambda i: self.of_probs(values[i])
         return lambda i: self.of_logits(values[i], self.stats_of(values, i))
 

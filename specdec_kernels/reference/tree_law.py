@@ -40,7 +40,8 @@ def tree_law(tree, p, q, method, one_hot_nodes=(), rule="exact", alpha=None, p1=
 
     p(prefix) -> [V] float64 or Logs: the target's distribution after a tuple of tokens. q(prefix) -> [V] or Logs: the
     distribution that children were drawn from; None: one-hot drafts. one_hot_nodes: nodes that are one-hot drafts
-    (draft_row -1) in a tree with others. p1, q1: the same rows unscaled (T = 1, no filters), by default p and q.
+    (draft_row -1) in a tree with others. p1, q1: the same rows unscaled (T = 1, no filters); give both or neither.
+    Without them p and q are taken.
     """
     law = defaultdict(float)
     for step, probability in walks(tree, p, q, method, one_hot_nodes, rule, alpha, p1, q1):

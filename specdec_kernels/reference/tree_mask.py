@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attention mask of a tree of tokens: every node sees itself, its ancestors and the prefix."""
+"""The attention mask of a tree of tokens: a node of the tree sees itself, its ancestors and the prefix."""
 
 from typing import NamedTuple
 

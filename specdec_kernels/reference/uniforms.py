@@ -12,7 +12,7 @@ LOW = np.uint64(0xFFFFFFFF)
 
 
 def philox(counter, key):
-    """Return the 4 output words. counter: 4 words, key: 2 words, each a uint32 array of one shape (or a number)."""
+    """Return the 4 output words. counter: 4 words, key: 2 words, each a number below 2^32 or an array of them."""
     c = [np.asarray(word, dtype=np.uint64) for word in counter]
     k = [np.asarray(word, dtype=np.uint64) for word in key]
     for _ in range(10):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verification of one chain of drafts per request, one request at a time.
 
-The block method is in block.py, and the rules that replace p are in rules/.
+The methods block and race are in block.py and race.py, and the acceptance rules in rules/.
 """
 
 import itertools
@@ -130,9 +130,9 @@ def verify_chain(
 ):
     """Verify one chain of drafts per request, with the op's arguments. rule and alpha are as in rules.per_request.
 
-    The draft's row after the last draft is read if the draft has one more row per request and the rule defines a
-    distribution other than exact. This row must then be filled wherever a request's drafts may end. chance_type: the
-    class that makes a request's decisions.
+    The draft's row after the last draft is read if the draft has one more row per request, no bonus token is
+    given, and the rule defines a distribution and is not exact. This row must then be filled wherever a request's
+    drafts may end. chance_type: the class that makes a request's decisions.
     """
     if method not in METHODS:
         raise ValueError(f"verify_chain: method must be 'token', 'block' or 'race', got {method!r}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verification of a tree of drafts, one request at a time. The methods are in tree_rules/, one per file."""
+"""Verification of a tree of drafts, one request at a time. The methods are in tree_rules/."""
 
 from typing import NamedTuple
 
@@ -61,8 +61,9 @@ def verify_tree(
     index out of range is an invalid row.
 
     rule, alpha: as in verify_chain. With the methods "kseq", "recursive", "recursive_without_replacement" and
-    "traversal", a rule that defines a distribution replaces p by it at every node with children. The distribution is
-    computed from p's row and the row that the first tested child was drawn from. At a leaf the token is drawn from p.
+    "traversal", a rule that defines a distribution replaces p by it at every node whose children are tested. The
+    distribution is computed from p's row and the row that the first of these children was drawn from. At other nodes
+    the token is drawn from p.
     The rule "thresholds" is for the method "target_only".
 
     uniforms: [B, columns + 1], those of the tests, then that of the final draw. If drafts are tested ("kseq" and

@@ -15,7 +15,7 @@ def is_seen(rows):
 
 
 def unseen(rows, **changes):
-    """Return Rows without views and with other fields changed. Written-out rows are float64; a caller's are not."""
+    """Return Rows without views and with other fields changed."""
     return rows._replace(**{"penalties": None, "bias": None, "allowed": None} | changes)
 
 
@@ -47,8 +47,9 @@ def written_out(z, rows, windows, numbers, requests, positions=None, ids=None):
     """Return rows z [n, V] in float32 with views applied. Row i has the views of request (or row) numbers[i], after the
     tokens windows[i].
 
-    rows: the side that has the views. requests: their number. positions: the index of each row's position among those
-    of all requests; None: a request has one position. ids: [n, V], the ids of entries; None: entry v has id v."""
+    Without views, z is returned unchanged. rows: the side that has the views. requests: their number. positions: the
+    index of each row's position among those of all requests; None: a request has one position. ids: [n, V], the ids of
+    entries; None: entry v has id v."""
     if not is_seen(rows):
         return z
     seen = []
@@ -90,8 +91,8 @@ def seen_nodes(rows, parents, tokens, numbers, positions, n):
     """Return a tree's side as Rows by index, without views.
 
     For each node i of the first n requests, row numbers[b][i] is written out with the views of node positions[b][i]:
-    the window is the tokens from the root to that node. Nodes with the same row and position share one copy. An index
-    out of range stays out of range. parents, tokens: [B, N]."""
+    the window is the tokens on the path from the root to that node, without the root's. Nodes with the same row and
+    position share one copy. An index out of range stays out of range. parents, tokens: [B, N]."""
     (B, N), M = parents.shape, rows.logits.shape[1]
     logits = torch.zeros(B, N, rows.logits.shape[2], dtype=torch.float64, device="cpu")
     stats = None if rows.stats is None else torch.zeros(B, N, 4, dtype=torch.float32, device="cpu")

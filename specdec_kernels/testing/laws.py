@@ -67,7 +67,7 @@ def enumerate_law(model: Model, length: int, prompt: Sequence[int] = (), transfo
         dict ``{tokens: probability}`` of floats. Tokens are tuples of ``length`` ids, without the prompt.
 
     Raises:
-        ValueError: a row is not probabilities; the text names the tokens and the sum.
+        ValueError: a row is not probabilities; the text names the tokens, and the sum or shape.
 
     Example:
         >>> def no_repeats(row, tokens):

@@ -34,7 +34,7 @@ def token_rows(op: str, tokens) -> np.ndarray:
 
 def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the distinct rows [M, L] of int64 [N, L], the index of each row among them [N], and their counts [M]."""
-    code, codes = np.zeros(len(rows), dtype=np.int64), 1  # code < codes < 2^62
+    code, codes = np.zeros(len(rows), dtype=np.int64), 1  # code < codes <= 2^62
     for column in rows.T:
         column = column - column.min(initial=0)
         if column.max(initial=0) >= 1 << 31:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of a target and a draft for which wrong verification rules differ most from right ones."""
+"""Pairs of a target and a draft for which wrong verification rules differ clearly from right ones."""
 
 from __future__ import annotations
 

@@ -38,7 +38,8 @@ class Report:
         alpha: the p-value below which draws fail.
         rare: how many outcomes have too few expected draws for a cell of their own.
         impossible: outcomes that were drawn although a right sampler never draws them, or never so often.
-        worst: the five cells whose draws are furthest from the expected number, in standard deviations.
+        worst: up to five outcomes with cells of their own, whose draws are furthest from the expected number in
+            standard deviations.
         name: what was tested.
         hint: which wrong rules the test was made for.
     """
@@ -104,11 +105,11 @@ def check_counts(
     if M P(Poisson(e) >= k) < alpha / 1000. This finds errors that a shared cell hides: on peaked rows a wrong rule
     draws tokens of probability e^-50.
 
-    A right sampler fails with probability ``alpha``, plus alpha / 1000 for rare outcomes. The smallest shift that is
-    detected is derived. For n draws of a sampler whose cells are off by t in total variation, the chi-square has a
-    noncentrality of at least 4 n t^2 (by Cauchy-Schwarz: sum (p' - p)^2 / p >= (sum |p' - p|)^2). ``detects`` is the t
-    at which the noncentral chi-square exceeds the critical value with probability 0.99. It refers to cells: a shift
-    between outcomes of the shared cell is not detected.
+    A right sampler fails with probability ``alpha``, plus at most alpha / 1000 for rare outcomes. The smallest shift
+    that is detected is derived. For n draws of a sampler whose cells are off by t in total variation, the chi-square
+    has a noncentrality of at least 4 n t^2 (by Cauchy-Schwarz: sum (p' - p)^2 / p >= (sum |p' - p|)^2). ``detects`` is
+    the t at which the noncentral chi-square exceeds the critical value with probability 0.99. It refers to cells: a
+    shift between outcomes of the shared cell is not detected.
 
     Args:
         counts: {outcome: how often it was drawn}, or a sequence, outcome i drawn counts[i] times.

@@ -169,7 +169,7 @@ def check_verifier(
     rows, the target's rows are those after each draft, and one step is verified.
 
     Args:
-        verify: a function of a ``Step`` that returns the emitted tokens, the accepted drafts and one final token:
+        verify: a function of a ``Step`` that returns the emitted tokens (the accepted drafts, then one final token):
             [n, G+1] integers padded with -1 (a tensor or an array), or a list of n token lists. Request i must use
             seed[i], or random numbers that no other request and no draft uses.
         case: one of ``cases()``, or one of your own.

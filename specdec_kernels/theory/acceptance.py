@@ -59,7 +59,7 @@ def acceptance_rate_from_logits(target: Rows | torch.Tensor, draft: Rows | torch
             no filter).
 
     Returns:
-        [N] float64; NaN for a row that is not a distribution: it has NaN or +inf, or nothing finite.
+        [N] float64; NaN if either row is not a distribution: it has NaN or +inf, or nothing finite.
 
     Raises:
         TypeError, ValueError: the text names the argument, what was wanted and what came.
@@ -85,7 +85,7 @@ def race_acceptance(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     """Return the probability that a race on q and the race on p have the same winner, which accepts the draft.
 
     The draft is drawn by ``sample(race=True)`` and verified by the method "race", with the same noise. With several
-    drafts the acceptance probability is larger.
+    drafts the acceptance probability is at least as large.
 
     Args:
         p, q: [..., V] and [..., Vq] probabilities.
@@ -98,8 +98,8 @@ def race_acceptance(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
         TypeError, ValueError: rows that are not floating-point, leading shapes that differ.
 
     Example:
-        >>> round(race_acceptance(torch.tensor([.5, .3, .2]).double(), torch.tensor([.2, .5, .3]).double()).item(), 9)
-        0.693548387
+        >>> round(race_acceptance(torch.tensor([.5, .3, .2]).double(), torch.tensor([.2, .5, .3]).double()).item(), 6)
+        0.693548
 
     Source:
         Daliri et al. 2024 (Gumbel coupling).
@@ -107,7 +107,7 @@ def race_acceptance(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     p, q = float64_rows("race_acceptance", p, q, 1)
     order = torch.where(q > 0, p / q, torch.where(p > 0, math.inf, 0.0)).argsort(-1, descending=True)
     p, q = p.gather(-1, order), q.gather(-1, order)
-    after = q.flip(-1).cumsum(-1).flip(-1) - q  # the mass of the tokens with a smaller p / q
+    after = q.flip(-1).cumsum(-1).flip(-1) - q  # q's mass on the tokens that come later in this order
     return torch.where((p > 0) & (q > 0), 1 / (p.cumsum(-1) / p + after / q), 0.0).sum(-1)
 
 

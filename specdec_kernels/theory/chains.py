@@ -196,8 +196,8 @@ def improves(alpha: float, c: float) -> bool:
 def best_gamma(alpha: float, c: float, max_gamma: int = 64) -> int:
     """Return the number of drafts with the largest walltime factor.
 
-    The factor has one peak over gamma, so the search stops at the first gamma that does not improve it. With c = 0 (or
-    alpha = 1 > c) it always improves, and the result is max_gamma.
+    The factor has one peak over gamma, so the search stops at the first gamma that does not improve it. If c = 0
+    and alpha > 0, or alpha = 1 > c, each draft improves it, and the result is max_gamma.
 
     Args:
         alpha, c: as in walltime_factor.

@@ -76,9 +76,9 @@ def multi_draft_acceptance(
     - "kseq": i.i.d. drafts, p_acc = 1 - (1 - beta)^k at the best rho.
     - "recursive": i.i.d. drafts. The residual r_j after j rejections does not depend on the tokens, so the result is
       1 - prod_j (1 - sum_x min(q, r_j)), in O(k V).
-    - "recursive_without_replacement": k distinct drafts. All V^(k-1) ordered sets of rejected tokens are enumerated.
-      If `draws` is given, that many ordered sets are drawn for each row instead. The mean of their exact acceptance
-      probabilities is an unbiased estimate.
+    - "recursive_without_replacement": k distinct drafts. The ordered sets of k - 1 rejected tokens are enumerated, at
+      most V^(k-1). If `draws` is given, that many ordered sets are drawn for each row instead. The mean of their exact
+      acceptance probabilities is an unbiased estimate.
     - "target_only": i.i.d. drafts, merged if equal: sum_x p(x) (1 - (1 - q(x))^k).
 
     Args:
@@ -91,7 +91,8 @@ def multi_draft_acceptance(
         [...] float64, row by row.
 
     Raises:
-        TypeError, ValueError: an unknown method, rows that optimal_acceptance refuses, more than 10^6 ordered sets.
+        TypeError, ValueError: an unknown method, rows that optimal_acceptance refuses, V^(k-1) above 10^6 without
+            `draws`, `draws` below 1.
 
     Example:
         >>> p, q = torch.tensor([.5, .3, .2]).double(), torch.tensor([.2, .5, .3]).double()
@@ -100,7 +101,7 @@ def multi_draft_acceptance(
         [0.791355, 0.76, 0.808571, 0.507]
 
     Source:
-        Sun et al. 2023 (SpecTr); Miao et al. 2024 (SpecInfer); without replacement Chen et al. 2024 (Sequoia).
+        Sun et al. 2023 (SpecTr); Miao et al. 2023 (SpecInfer); without replacement Chen et al. 2024 (Sequoia).
     """
     op = "multi_draft_acceptance"
     rng = np.random.default_rng(seed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that carry an error bound through arithmetic, and the error bounds of the functions of law.py."""
+"""Numbers that carry an error bound through arithmetic, and error bounds of the functions that other files share."""
 
 import math
 

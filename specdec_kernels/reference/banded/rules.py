@@ -114,7 +114,7 @@ def _(rows: Pair, alpha):
 
 
 def beta_error(rows, most, t, P, Q):
-    """Return the error of t = 1 / beta: the errors of both sums, divided by the slope P."""
+    """Return the error of t = 1 / beta: that of both sums and of the search, divided by the slope P, and a rounding."""
     (p, p_err), (q, q_err) = ((x.value, x.err) for x in (rows.p, rows.q))
     removed = np.maximum(q - most * p, 0.0)
     errors = np.where((p > 0) & (t * p > q), t * p_err + q_err, 0.0).sum()

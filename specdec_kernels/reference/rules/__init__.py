@@ -72,7 +72,7 @@ def per_request(op, B, method, rule, alpha, positions=None):
 def resolved(op, method, name, given=None):
     """Return (name, alpha), checked. A rule whose alpha makes it exact is returned as "exact".
 
-    given: None, a number, or the first of the rule's parameters; for "synthetic" the rates of all positions.
+    given: None, a number, or the rule's first parameters in order; for "synthetic" the rates of all positions.
     """
     if name not in RULES:
         raise ValueError(f"{op}: rule must be one of {', '.join(map(repr, RULES))}, got {name!r}")

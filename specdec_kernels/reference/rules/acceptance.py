@@ -30,7 +30,7 @@ def lenience(chain, i, d, p, l):
 
 
 def near_largest(chain, p1, d, edge):
-    """Return whether p1(d) >= edge, for an edge below max p1."""
+    """Return whether p1(d) >= edge, for an edge of at most max p1."""
     return bool(p1[d] == largest(p1) or chain.chance.reaches(p1[d], edge))
 
 

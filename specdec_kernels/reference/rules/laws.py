@@ -8,9 +8,9 @@ from ... import registry
 from . import cascades, lossy
 from .pair import DEFER
 
-# name: (function Pair -> Mix, reads). reads "pq", all cascades: if an entry of either row is invalid, the rule defers.
-# "", the others: only a draft's invalid row of logits makes them defer. In rows of probabilities, an invalid entry
-# counts as 0.
+# name: (function of (Pair, *alpha) that returns a Mix, reads). "pq" for all cascades: they defer if an entry of either
+# row is invalid. "" for the others: they defer if the draft's row is missing or an invalid row of logits. In rows of
+# probabilities, they count an invalid entry as 0.
 LAWS = {
     name: (getattr(cascades, name), "pq") if hasattr(cascades, name) else (getattr(lossy, name), "")
     for name in registry.LAWS

@@ -23,7 +23,8 @@ def ensemble(pair, w):
 def lossy(pair, alpha):
     """Return pi = max(min(q, p / (1 - alpha)), p / beta).
 
-    Drafts are accepted with probability min(1, p / ((1 - alpha) q)), and replaced by draws from norm((p / beta - q)+).
+    A draft is accepted with probability min(1, p / ((1 - alpha) q)). Otherwise a draw from norm((p / beta - q)+)
+    replaces it.
     """
     return lifted(pair.p, pair.q, alpha, inverse_beta(pair.p, pair.q, alpha)[0])
 

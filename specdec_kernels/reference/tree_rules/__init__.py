@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The methods of verify_tree, one per file. A method reads a Request and takes its decisions from a `chance` object."""
+"""The methods of verify_tree. A method reads a Request and takes its decisions from a `chance` object."""
 
 from ...registry import TREE_METHODS
 from .greedy import greedy

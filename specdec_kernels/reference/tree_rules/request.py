@@ -20,13 +20,13 @@ class Draft(NamedTuple):
 class Request:
     """A request's tree, and access to its rows.
 
-    wide: max(V, Vq), to which rows of both sides are padded with zeros.
+    wide: the width to which rows of both sides are padded with zeros, at least max(V, Vq).
     parents, tokens: lists of N numbers.
     target(node): returns the Law of the node's children, [wide]. draft(child): returns the child's Draft.
     draft_row: for each node the index of the row that it was drawn from; -1: one-hot at the node's own token.
     draft_nodes: [K][L] or None.
     links: (first_child, next_sibling), N node numbers each; None: children are in node order.
-    rule: (name, alpha). A rule that defines a distribution replaces p by it at nodes with children.
+    rule: (name, alpha). A rule that defines a distribution replaces p by it at nodes whose children are tested.
     unscaled(node, child): returns the Laws of p's row and of the child's row at T = 1 without filters.
     noise(node, depth): returns (seed, position) of a race.
     """
@@ -95,7 +95,10 @@ class Request:
         return [(child, child) for child in self.children[node]] if depth < self.max_depth else []
 
     def tests_of_drafts(self, node, depth):
-        """Return [(child, column)] in draft order: one for each draft that passes through the node to a child."""
+        """Return [(child, column)] in draft order: one for each draft that passes through the node to a child.
+
+        Without draft_nodes, the tests are those of tests_of_nodes().
+        """
         if self.draft_nodes is None:
             return self.tests_of_nodes(node, depth)
         levels = len(self.draft_nodes[0]) if self.draft_nodes else 0

@@ -46,11 +46,14 @@ class Step:
         return p._replace(p=mix.law(pair), greedy=False)
 
     def draft(self, child):
-        """Return the distribution that the child was drawn from; an invalid row sets the status."""
+        """Return the Draft of the child. Set the status if the child cannot have been drawn from it."""
         return self.draft_without(child, [])[0]
 
     def draft_without(self, child, gone):
-        """Return (the Draft of the child, its q without the tokens `gone`, all zero if nothing is left)."""
+        """Return the Draft of the child, and its q without the tokens `gone` (all zero if nothing is left).
+
+        Set the status as draft() does.
+        """
         draft = self.request.draft(child)
         q = without(draft.q, draft.log_q, gone) if gone else draft.q
         if not draft.valid:

@@ -4,7 +4,7 @@
 The children have adjoining intervals of lengths p(c), starting at 0, and one uniform is drawn. The child whose interval
 contains the uniform is accepted: each with probability exactly p(c), however it was drafted. If the uniform is in no
 interval, the token is drawn from p without the children. The rule "thresholds" divides the running sum by
-threshold_acc, and accepts a child as soon as p(c) >= threshold_single.
+threshold_acc, and also accepts a child if p(c) >= threshold_single.
 """
 
 import math
