@@ -2,7 +2,7 @@
 """Predictions of our calls, as launches of blocks that share rows.
 
 A block begins, streams its chunks, and reports with a fence and a ticket. The last block of a row then works alone.
-COUNTED has the tails that are counted from SASS; the others are assumed.
+COUNTED has the tails whose own counts from SASS are used; TAILS says what the others are made of.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FETCHED = {name for name in [*TAILS, *TURNS] if name.endswith("rest")} | {
     "verify begin",
     "search begin",
 }
-# constant -> the tail whose count replaces it in every other tail, since all ops share this code
+# constant -> the tail whose count replaces it in a sum of constants, since the ops share this code
 STANDS_FOR = {"law": "row_stats rest", "draw": "finish rest", "judge": "judge rest"}
 
 
@@ -120,7 +120,7 @@ def stops_of(B: int, G: int, alpha: float, seed: int = 1) -> list[int]:
 def verify_chain(
     s: Setting, B: int, G: int, V: int, item: int = 2, alpha: float = 0.7, stats: bool = True, one_hot: bool = False
 ) -> tuple[float, dict[str, float]]:
-    """Return the microseconds of an exact chain in a graph, and their parts.
+    """Return the microseconds of an exact chain in a graph; and those of both launches, with the least MB to read.
 
     stats: the draft's stats are given. one_hot: drafts have no rows.
     """
