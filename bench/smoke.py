@@ -42,7 +42,7 @@ class Call(NamedTuple):
 
 
 def calls(B: int, V: int) -> Iterator[Call]:
-    """Yield calls of the main cases on the GPU."""
+    """Yield calls on the GPU: chains and trees of each kind, row_stats, sample and kseq_rho."""
     x = verify_chain.inputs(verify_chain.Step(B, V, "bf16", temperature=0.7), "cuda")
     chain = verify_chain.arguments(x)
     target, filters = (
