@@ -3,7 +3,7 @@
 
 The variants of a case are interleaved: each round times every variant once, and medians over the rounds are reported.
 So other load on the machine affects all variants alike. On a GPU each call uses the next of several copies of the
-inputs, which together exceed the cache. A peer is another implementation of the same work.
+inputs, which together exceed the cache if at most 512 suffice. A peer is another implementation of the same work.
 """
 
 from __future__ import annotations
