@@ -10,10 +10,10 @@
 #   4  environment build memcheck racecheck synccheck initcheck memcheck-triton                7 minutes
 #
 # Each call is complete in itself. A build takes 3 minutes more, within 9:40. OUTDIR gets summary.txt (a line per step
-# as it ends), log.txt (all output), kernels.csv and counters.csv (times of each kernel of the main cases, and its counters
-# by ncu), bench.csv, bench.md, and model.txt (predictions of tools.gpu_model with the measured times). A step that
-# passed is not run again in the same OUTDIR, and benchmarks resume where they ended. A step that fails or runs out of
-# time does not stop the next, but nothing is timed if `smoke` found wrong results. The exit status is 1 if any step
+# as it ends), log.txt (all output), kernels.csv and counters.csv (times of each kernel of the main cases, and its
+# counters by ncu), bench.csv, bench.md, and model.txt (predictions of tools.gpu_model with the measured times). A step
+# that passed is not run again in the same OUTDIR, and benchmarks resume where they ended. A step that fails or runs out
+# of time does not stop the next, but nothing is timed if `smoke` found wrong results. The exit status is 1 if any step
 # failed. A step may use its own seconds, below, and those that earlier steps left over.
 #
 #   PYTHON=python3         the interpreter, with torch, triton, pytest and the packages that benchmarks compare with
