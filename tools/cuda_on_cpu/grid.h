@@ -128,7 +128,7 @@ struct Device {
   int multiprocessors = 4, major = 9, minor = 0;
   int shared = 227 * 1024;  // bytes that a block may use
   bool clusters = true;     // whether it supports clusters of blocks
-  std::vector<int> groups;  // SMs of each group that a cluster must fit in; empty: one group of all SMs
+  std::vector<int> groups;  // the SMs of each group; a cluster lies in one group; empty: one of all SMs
 
   // Returns how many clusters of `size` blocks run at once, with one block per SM.
   int active_clusters(int size) const {

@@ -25,9 +25,9 @@ MOST_OF_REQUEST = headers.constant(SMALL_BATCH, "kMostOfRequest")
 
 # tail -> the constants that add up to its time. A tail is the serial code before or after a block's loop (tails.py). A
 # tail in COUNTED has few branches, at least in a plain call (plain_call.py). Its longest path is then about what runs,
-# so the count replaces the constants. Two tails are not in COUNTED: a draw with or without replacement has more
-# branches, and the longest path of `judge rest` leaves the stats out, so that it is the test alone. Each of these is
-# the sum of its constants, of which STANDS_FOR has the counts.
+# so the count replaces the constants. Two tails are not in COUNTED: `sample rest`, whose draw with or without
+# replacement has more branches, and `judge rest`, whose longest path is the test alone, without the stats. Each of
+# these is the sum of its constants, of which STANDS_FOR has the counts.
 TAILS = {
     "row_stats begin": ("prologue",),
     "row_stats report": ("fence", "atomic"),
