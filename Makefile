@@ -4,10 +4,12 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
-# Unset here: otherwise every test process would compile torch's Python files and rewrite the tests' assertions again, in 15 s.
+# Emptied, which Python takes as unset. If it were set, every test process would spend 15 s on compiling torch's Python files and
+# rewriting the tests' assertions again.
 export PYTHONDONTWRITEBYTECODE :=
-# Without a GPU, the CUDA build only serves the static gates. Then it has just one architecture, the one with the fewest resources,
-# with PTX, which states the launch bounds. The second copies of kernels (csrc/cuda/by_id.h) are left out. `make test-all` has all.
+# Without a GPU, the CUDA build only serves the static gates. Unless TORCH_CUDA_ARCH_LIST names others, it then has one architecture
+# with its PTX, which states the launch bounds: 12.0, which has the fewest resources, or 9.0 if nvcc does not know 12.0. The second
+# copies of kernels (csrc/cuda/by_id.h) are left out. `make test-all` builds everything.
 NVCC := $(shell command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 GATED := $(if $(findstring compute_120,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)),12.0+PTX,9.0+PTX)
 WHOLE := $(filter test-all,$(MAKECMDGOALS))$(shell command -v nvidia-smi)
@@ -95,7 +97,7 @@ test-all: $(VENV)/ready
 	@$(STAGE) "the ops for every architecture" $(BUILD)
 	$(BIN)/python -m tools.test_all $(PARTS)
 
-# vLLM with the plugin, on the CPU. Both environments share what is built in the tree; CUDA is not built for either.
+# vLLM with the plugin, on the CPU. Both environments share what is built in the tree. By default no CUDA ops are built for either.
 VLLM := .venv-vllm
 VLLM_CPU := python_tests/engines/vllm_cpu.sh
 vllm-cpu: $(VLLM)/ready

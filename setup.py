@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build of _C.so, and of _C_cuda.so where nvcc is found.
+"""Build of _C.so and, if nvcc is found and SPECDEC_CUDA and SPECDEC_CROSS allow it, of _C_cuda.so.
 
-Both use libtorch's stable ABI, so one wheel serves every version of Python and every torch from 2.10 on.
+Both use libtorch's stable ABI, so one wheel serves every Python from 3.10 and every torch from 2.10 on.
 """
 
 import os
@@ -33,7 +33,7 @@ BASE = ROOT / "build" / CROSS.machine if CROSS else ROOT / "build"  # apart from
 # A fixed folder, so that a rebuild compiles only what changed.
 BUILD = BASE / ("ninja-sanitize" if SANITIZE else "ninja")
 COMPILER = None if CROSS else nvcc.wanted()
-DROP_CUDA = not COMPILER and os.environ.get("SPECDEC_CUDA") != "keep"  # remove those of an older build
+DROP_CUDA = not COMPILER and os.environ.get("SPECDEC_CUDA") != "keep"  # remove the CUDA ops of an older build
 LIBRARIES = ["_C", "_C_cuda"] if COMPILER else ["_C"]
 
 

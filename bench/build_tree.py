@@ -22,7 +22,7 @@ def cases(device: str) -> Cases:
 
 
 def _trees(B: int, K: int, L: int, calls: int, device: str) -> Work:
-    """Return the work of one shape. Half of the drafted tokens are the same id, so some drafts share a prefix."""
+    """Return the work of one shape. About half of the drafted tokens are one id, so some drafts share a prefix."""
     generator = torch.Generator().manual_seed(K)
     ids = torch.randint(0, 150_000, (B, K, L), generator=generator)
     ids = torch.where(torch.rand(B, K, L, generator=generator) < 0.5, 11, ids)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three ways to time a call. Each returns a function that times it once and returns seconds per call.
+"""Three ways to time a call. Each returns a function that times one run of calls and returns seconds per call.
 
 `host` reads the host's clock, for CPU calls. `stream` puts events around consecutive calls: the time that a caller
 waits for, including launches. `graph` puts events around a replay of many captured calls: the time of the kernels.
@@ -45,7 +45,7 @@ def warm_up(run: Callable[[], object]) -> None:
 
 
 def enough(seconds: float, sets: int) -> int:
-    """Return how many calls of `seconds` fill the least time, in whole rounds over the input sets."""
+    """Return how many calls of `seconds` fill the least time: whole rounds over the input sets, up to 1,024 calls."""
     return sets * min(max(1, math.ceil(LEAST / max(seconds, 1e-7) / sets)), max(1, 1024 // sets))
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m bench.cold``: check ops whose first call in a process is captured into a CUDA graph.
 
-A replay must return the same as a call. Each op runs in its own process, since one-time setup of a launch must not
-happen inside the capture.
+A replay must return the same as a call. Each op runs in its own process: an earlier call would do the one-time setup of
+a launch, and hide that it fails inside a capture.
 """
 
 from __future__ import annotations

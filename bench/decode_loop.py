@@ -5,7 +5,7 @@ In float32 every drafter's greedy tokens are compared with those of plain decodi
 are measured. In both, steps that wait for the device more than once are counted. Models are random, with SmolLM2's
 shape; the draft is the target with noise added to its weights.
 
-A difference fails if the target prefers one of the tokens by more than rounding; otherwise it is a tie.
+A difference fails if the target prefers plain decoding's token by more than rounding; otherwise it is a tie.
 """
 
 from __future__ import annotations

@@ -172,7 +172,8 @@ class _Below(TorchDispatchMode):
 def _by_data(name: str, args, kwargs) -> bool:
     """Return whether the shape of the operator's result depends on data.
 
-    It does for an index that is a mask (except for writing a single value) and for repeats given as a tensor.
+    It does for an index that is a mask (except for writing a single value), and for repeats given as a tensor without
+    output_size.
     """
     if name == "repeat_interleave":
         return (kwargs or {}).get("output_size") is None and isinstance(args[min(1, len(args) - 1)], torch.Tensor)

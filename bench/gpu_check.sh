@@ -9,8 +9,8 @@
 #   3  environment build graphs tests-ops tests-rules tests-trees tests-rest tests-triton      9:40 minutes
 #   4  environment build memcheck racecheck synccheck initcheck memcheck-triton                7 minutes
 #
-# Each call is complete in itself, and takes 3 minutes more if it has to build. OUTDIR gets summary.txt (a line per
-# step as it ends), log.txt (all output), kernels.csv and counters.csv (times of each kernel of the main cases, and its
+# Each call is complete in itself. A build takes 3 minutes more, within 9:40. OUTDIR gets summary.txt (a line per step
+# as it ends), log.txt (all output), kernels.csv and counters.csv (times of each kernel of the main cases, and its
 # counters by ncu), bench.csv, bench.md, and model.txt (predictions of tools.gpu_model with the measured times). A step
 # that passed is not run again in the same OUTDIR, and benchmarks resume where they ended. A step that fails or runs out
 # of time does not stop the next, but nothing is timed if `smoke` found wrong results. The exit status is 1 if any step

@@ -3,7 +3,7 @@
 
 The variants of a case are interleaved: each round times every variant once, and medians over the rounds are reported.
 So other load on the machine affects all variants alike. On a GPU each call uses the next of several copies of the
-inputs, which together exceed the cache. A peer is another implementation of the same work.
+inputs, which together exceed the cache if at most 512 suffice. A peer is another implementation of the same work.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Work:
     inputs: SimpleNamespace
     ours: Callable[[SimpleNamespace], object]
     bytes: int = 0  # bytes that must be read and written; 0: only the cost of the call matters
-    second_read: int = 0  # bytes of all further reads of the same data by our kernels
+    second_read: int = 0  # bytes of the same data that our kernels read again, as the benchmark's docstring counts them
     peers: dict[str, Callable[[SimpleNamespace], object]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)  # peer -> why it does not run
     calls: int = 1  # calls per timing, more for work of a few microseconds; on a GPU the minimum; ignored for graphs
@@ -109,7 +109,7 @@ class Result:
 
 
 def copies(work: Work, device: str) -> list[SimpleNamespace]:
-    """Return the inputs and, on a GPU, copies: three times its L2 cache, at most 512 and a quarter of its memory."""
+    """Return the inputs and, on a GPU, copies: they fill three times its L2 cache, up to 512 or a quarter of memory."""
     if device != "cuda" or not work.bytes:
         return [work.inputs]
     properties = torch.cuda.get_device_properties(0)

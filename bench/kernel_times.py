@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m bench.kernel_times [--csv FILE]``: times of each kernel of the main cases on a GPU.
 
-Times are measured by torch's profiler; each call uses the next copy of the inputs. The row named CALL is the time of a
-whole call, from the first kernel's start to the last one's end. A kernel that starts while the one before it still runs
-includes its waiting time, so kernel times can add up to more than CALL.
+Times are measured by torch's profiler; each call uses the next copy of the inputs. The row "(the call)" is the time of
+a whole call, from the first kernel's start to the last one's end. The time of a kernel that starts while the one before
+it still runs includes its waiting, so kernel times can add up to more than the call.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def profiled(work: Work) -> list[Event]:
 def times(events: list[Event]) -> list[tuple[str, float, float]]:
     """Return (kernel, launches per call, microseconds per launch), most expensive first.
 
-    The last entry is the whole call, if all calls made the same number of launches.
+    The last entry is the whole call, if the number of launches is a multiple of the number of calls.
     """
     by_name: dict[str, list[float]] = {}
     for event in events:

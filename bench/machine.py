@@ -40,7 +40,7 @@ def version(package: str) -> str:
 
 
 def gpu_state() -> dict[str, str]:
-    """Return the GPU's current clocks, temperature and power."""
+    """Return the GPU's driver, and its clocks, temperature and power at present."""
     values = _output("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader", "--id=0").split(", ")
     return dict(zip(QUERY.split(","), values)) if len(values) == QUERY.count(",") + 1 else {}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main cases, which are measured first on a GPU."""
+"""The main cases, whose kernels bench.kernel_times and bench.counters measure on a GPU."""
 
 from __future__ import annotations
 

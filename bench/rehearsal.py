@@ -2,8 +2,8 @@
 """``python -m bench.rehearsal MODULE [arguments]``: run a module's GPU code without a GPU.
 
 Tensors on "cuda" are created on the CPU, there is only one stream, graphs record operators and call them again, and
-benchmark cases are small. Every line of a real run is executed, but no printed number means anything. Steps that need a
-GPU tool are skipped, and printed as ``not rehearsed: TOOL``.
+benchmark cases are small. Almost every line of a real run is executed, but no printed number means anything. Steps that
+need a GPU tool are skipped, and printed as ``not rehearsed: TOOL``.
 """
 
 from __future__ import annotations

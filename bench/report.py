@@ -88,7 +88,7 @@ def skipped(rows: list[Row]) -> list[str]:
 
 
 def measured(csv_file: Path, about: dict[str, str]) -> set[tuple[str, str]]:
-    """Return (op, case) of the rows in a CSV file, if it is of the same commit and GPU."""
+    """Return (op, case) of the rows in a CSV file, if it is of the same commit, without changes, and GPU."""
     if not csv_file.exists() or about["commit"].endswith("+") or about["commit"] == "unknown":
         return set()
     lines = csv_file.read_text().splitlines()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Benchmark of verify_chain with each rule and with blocks, against the exact rule token by token on the same rows.
 
-Every draft is accepted (u = 0), the draft's stats are given, and T = 1. The draft's rows are flatter than the target's,
-so no comparison is decided early.
+Unless a label says otherwise, every draft is accepted (u = 0) and T = 1. The draft's stats are given. The draft's rows
+are flatter than the target's, so no comparison is decided early.
 
 A label shows how often a row of p and of q is read; the exact rule reads p once. A CPU sums entropies in the pass that
 computes a distribution, and both rows' entropies and TV in one pass; a GPU takes a pass for each. Labels:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmark of sample against softmax + multinomial. Bytes: each row once (the chunk of the drawn id is read again)."""
+"""Benchmark of sample against softmax + multinomial, and of a race against row_stats, its noise and Gumbel's trick.
+
+Bytes: each row once (the chunk of the drawn id is read again); of a race, each row twice.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m bench.sanitize``: make every example call with small shapes, to run under compute-sanitizer.
+"""``python -m bench.sanitize``: make the example calls with small shapes, to run under compute-sanitizer.
 
-Rows have every dtype, aligned and not; vocabularies have one entry, less than a chunk, or several chunks and a tail, so
-that kernels touch every edge. Results are only checked to be in range; tests compare them. ``--few`` makes just enough
-of these calls to run every kernel once, for tools that take minutes per call.
+In float32 every example is called, in other dtypes a subset with each kind of argument. Rows are aligned and not.
+Vocabularies have one entry, less than a chunk, one chunk, or several chunks and a tail. Results are only checked to be
+in range; tests compare them. ``--few`` makes just enough of these calls to run every kernel, for tools that take
+minutes per call.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m bench.stress``: replay graphs of real sizes in parallel on separate streams, and compare all results.
 
-Every result must equal the first one, bit for bit. The comparison is part of the graphs, so the streams never wait for
-the host. Blocks access memory in a different order in each replay, which no simulated device can show.
+Every result must equal the first one, bit for bit. The comparison is part of the graphs, so the streams wait for the
+host only once in 50 replays. The order of blocks' accesses varies from replay to replay, which no simulated device
+shows.
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ def _race(step: Step, device: str) -> Work:
 
 
 def _switched(work: Work, step: Step) -> None:
-    """Add our own kernels on other paths as peers: in Triton, without overlapping launches, and streaming."""
+    """Add our own kernels on other paths as peers: in Triton, without overlapping launches, for B < 64 streaming."""
     work.peer("ours in triton", lambda: triton.same("verify_chain", ours, "cuda"))
     work.peer("ours, no overlap", lambda: switched.same(ours, switched.OVERLAP, "0"))
     if step.B < 64:
@@ -279,6 +279,6 @@ def _call(how: str, device: str) -> Work:
         "torch.ops": lambda x: torch.ops.specdec.verify_chain(*x.flat),
         "wrapper": lambda x: sk.verify_chain(x.target, x.tokens, x.draft, seed=x.seed, offset=x.offset),
     }
-    # The op's own arguments. Work.bytes is 0 here, so the harness makes no copies of x that would lack them.
+    # The op's own arguments. Work.bytes is 0 here, so the harness makes no copies of x: they would share these.
     x.flat = op_arguments("verify_chain", calls["wrapper"], x)
     return Work(x, calls[how], peers={"eager": lambda x: eager.step(x.target, x.tokens, x.draft)}, calls=500)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmark of verify_tree with each method on K merged drafts of length L, against the same walk in eager torch.
+"""Benchmark of verify_tree with each method on K merged drafts of length L, against the same walk in eager torch
+(not for traversal and race).
 
 Bytes: the target row of every visited node once. For methods that read q, also the draft row of every node at which
 drafts were tested and none was accepted; kseq reads it at every visited node that has drafts. The drafter's stats are

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generation of the header of op schemas that csrc/schema.cpp registers, from specdec_kernels/arguments.py.
+"""Generation of a header from specdec_kernels/arguments.py: the op schemas that csrc/schema.cpp registers.
 
 arguments.py is loaded by its path, because importing the package needs the library that is being built.
 """

@@ -57,7 +57,7 @@ def record(calls: int, seed: int, ops: list[str]) -> dict[str, str]:
 
 
 def compare(before: dict, after: dict) -> int:
-    """Print the calls that differ; return their number."""
+    """Print the first 20 calls that differ; return the number of all."""
     different = [call for call in before if before[call] != after.get(call)]
     for call in different[:20]:
         print(f"{call}: {before[call]} -> {after.get(call)}")

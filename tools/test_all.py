@@ -2,7 +2,7 @@
 """All tests on all backends, in parts: python -m tools.test_all [part ...] [--again] [--list]
 
 A part that passed is not run again on the same tree, unless it is named or --again is given. Results are kept in
-build/test-all/ with a hash of the tree, so an interrupted run continues where it ended.
+build/test-all/, with a hash of the tree.
 """
 
 import argparse

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks of an engine's step with its own verification and with ours, in the engine's environment."""
+"""Benchmarks of vLLM with its own verification and with ours, in its environment: a call, a step, whole texts."""

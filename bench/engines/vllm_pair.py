@@ -116,7 +116,7 @@ class Side:
         self.counted = {"drafted": 0, "accepted": 0}
 
     def round(self, temperature: float, seed: int) -> dict:
-        """Return the answer to one round, with the drafts of this round."""
+        """Return the answer to one round, with the counts of drafted and accepted tokens of this round alone."""
         self.process.stdin.write(json.dumps({"temperature": temperature, "seed": seed}) + "\n")
         self.process.stdin.flush()
         for line in self.process.stdout:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Peers: other implementations of the same work.
 
-Each module's functions return a callable that takes one set of inputs, or raise Unavailable.
+For an engine or our other kernels, a function returns a callable that takes one set of inputs, or raises Unavailable.
+The functions of eager.py and tree.py do the work themselves.
 """

@@ -37,9 +37,9 @@ def rejection_sample():
 
 
 def chain(B: int, G: int, temperature: float, device: str):
-    """Return the step on x.target, x.tokens and x.draft.
+    """Return the step on x.target, x.scaled_draft and x.draft_sampled.
 
-    Like vLLM's model runner it first copies the target to float32, and scales the copy.
+    Like vLLM's model runner it first copies the target to float32, and divides the copy by the temperature.
     """
     if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         raise Unavailable("needs a GPU")

@@ -28,7 +28,7 @@ KERNEL_FLAGS = {
     "-fsanitize=thread,undefined,float-cast-overflow -fno-sanitize=vptr,null",
 }
 HARNESS_FLAGS = {"fast": "-O2 -DNDEBUG", "checked": "-O2 -DNDEBUG -DSPECDEC_CHECKED"}
-# The harness's files that are compiled for each flavour; the others are compiled once for both.
+# The harness's files that each flavour compiles for itself. Those in neither set are compiled once for both.
 APART = {"fast": {"memory", "async_copy"}, "checked": {"memory", "async_copy", "hooks", "race"}}
 # The compiler does not instrument calls of these functions, so those of the .cu files are redirected to hooks.cpp.
 COPIES = " ".join(f"--redefine-sym {f}=specdec_{f}" for f in ("memcpy", "memmove", "memset"))

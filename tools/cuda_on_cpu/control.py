@@ -24,7 +24,7 @@ class Count:
     distinct: np.ndarray  # bytes read at least once
     loads: dict  # width -> number of loads
     written: int
-    outside: int  # bytes accessed between the rows, which no kernel may do
+    outside: int  # bytes accessed between the rows, where no kernel may access any
 
 
 def _default(variable):

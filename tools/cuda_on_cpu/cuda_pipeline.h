@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asynchronous copies to shared memory, with the functions of CUDA's header of this name.
+// Asynchronous copies to shared memory, by three functions of CUDA's header of this name.
 #pragma once
 
 #include "async_copy.h"

@@ -21,7 +21,8 @@
 // Thread-local storage of the launching OS thread. It has no constructors, as in CUDA, and is between two markers
 // (shared_begin.cpp).
 #define __shared__ static __thread
-// For functions that note their accesses themselves. Otherwise the compiler would report them as plain ones.
+// For functions that note their accesses themselves, or access only the harness's memory. Otherwise the compiler would
+// report plain accesses.
 #define SPECDEC_NOTED __attribute__((no_sanitize("thread", "undefined")))
 
 inline constexpr const cuda_on_cpu::Index& threadIdx = cuda_on_cpu::here.thread;

@@ -57,8 +57,8 @@ void launch(Name, int64_t blocks, int64_t threads, Kernel kernel, After after = 
   launch(compiled<Name, Kernel>, blocks, threads, after, [](void* k) { (*static_cast<Kernel*>(k))(); }, &kernel);
 }
 
-// The same for clusters: `size` blocks run at once, each with `shared` bytes of dynamic shared memory that the others
-// can access.
+// The same for clusters: the `size` blocks of a cluster take turns. Each has `shared` bytes of dynamic shared memory
+// that the others can access.
 void launch_clusters(Instance& instance, int64_t clusters, int size, int64_t threads, size_t shared, After after,
                      void (*body)(void*), void* kernel);
 
@@ -103,7 +103,7 @@ inline void note(const void*, size_t, Access) {}
 
 void check_aligned(const void* address, size_t bytes, const char* op);
 
-// Ends the launch with an error that names kernel, block and thread.
+// In a kernel, ends the launch with an error that names kernel, block and thread; elsewhere throws.
 [[noreturn]] void fail(const std::string& what);
 
 // The schedule: the order of the threads between two barriers, and the order of the blocks.
@@ -128,7 +128,7 @@ struct Device {
   int multiprocessors = 4, major = 9, minor = 0;
   int shared = 227 * 1024;  // bytes that a block may use
   bool clusters = true;     // whether it supports clusters of blocks
-  std::vector<int> groups;  // SMs of each group that a cluster must fit in; empty: one group of all SMs
+  std::vector<int> groups;  // the SMs of each group; a cluster lies in one group; empty: one of all SMs
 
   // Returns how many clusters of `size` blocks run at once, with one block per SM.
   int active_clusters(int size) const {

@@ -75,7 +75,7 @@ void* specdec_memset(void* p, int v, size_t n) {
   return std::memset(p, v, n);
 }
 
-// The data of every handler begins with the place in the source.
+// The data of a handler begins with the place in the source. (One handler below gets the place by itself.)
 struct Place {
   const char* file;
   uint32_t line, column;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches: blocks run one after another on the same fibers.
+// Launches: blocks run one after another on the same fibers. The blocks of a cluster have fibers of their own, and take
+// turns.
 #include <cxxabi.h>
 
 #include <algorithm>
@@ -147,7 +148,8 @@ void launch(Instance& instance, int64_t blocks, int64_t threads, After after, vo
   }
 }
 
-// The blocks of a cluster take turns, in any order: each runs until all its threads wait for the others.
+// The blocks of a cluster take turns, in any order: each runs until all its threads wait for the others,
+// or have exited.
 void launch_clusters(Instance& instance, int64_t clusters, int size, int64_t threads, size_t shared, After after,
                      void (*body)(void*), void* kernel) {
   const std::lock_guard lock(mutex);

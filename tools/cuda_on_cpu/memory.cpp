@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks every access of a kernel in the checked flavour. The fast flavour only poisons shared memory.
+// Shared memory: poisoned when a block begins, and kept apart for each block of a cluster. The checked flavour also
+// checks every access of a kernel to memory other than its threads' stacks.
 #include "memory.h"
 
 #include "async_copy.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions by which launches inform the check of memory accesses.
+// Shared memory, and the functions by which launches and barriers inform the check of memory accesses.
 #pragma once
 
 #include "grid.h"

@@ -2,7 +2,7 @@
 // Finds data races: conflicting accesses that nothing orders. Within a block, barriers order all threads, and warp
 // intrinsics order the lanes of the warp. Barriers of a cluster order its blocks. Other blocks of a launch are ordered
 // only by this sequence: one block writes, calls __threadfence and makes an atomic; the other makes an atomic on the
-// same address, and then reads past L1.
+// same address, and then reads past L1 (or calls __threadfence, and reads).
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace cuda_on_cpu {
 
-// The thread that accessed a byte last, and when. Blocks run one after another, so a block's threads share one clock.
+// The thread that made an access to a byte, and when. Threads run one at a time, so a block's threads share one clock.
 struct Mark {
   uint64_t block : 24 = 0, thread : 10 = 0, atomic : 1 = 0;
   uint64_t l1 : 1 = 0;  // of a read: this one, or an earlier one by the same launch, went through L1
@@ -23,8 +23,8 @@ struct Mark {
 
 struct Cell {
   Mark write;
-  // The last read, the last one by another thread of that warp, and the last one by another warp. A write that races
-  // with an older read also races with one of these.
+  // The last read; before it, the last one by another thread of the same warp, and the last one by another warp. Within
+  // a block, a write that races with an older read also races with one of these. Reads by an earlier block are lost.
   Mark reads[3];
 };
 

@@ -94,7 +94,7 @@ __global__ void turns(unsigned* counter, int* out) {
   out[blockIdx.x * kThreads + threadIdx.x] = int(atomicAdd(counter, 1));
 }
 
-// Compares every warp intrinsic with what each lane can compute without it.
+// Compares warp and block intrinsics, and some functions of bits, with what each lane can compute without them.
 __global__ void intrinsics(int* wrong) {
   const int lane = threadIdx.x % 32;
   int bad = 0;
@@ -116,7 +116,7 @@ __global__ void intrinsics(int* wrong) {
 
 }  // namespace
 
-// Called by the harness's Python module, which also chooses the number of blocks.
+// Called by the harness's Python module.
 void run_sample(const std::string& kernel, int defect_index, int blocks, const void* in, int n, void* out,
                 void* scratch) {
   const auto defect = Defect(defect_index);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API pages that are made from the code: one for each op, three for the decode loop, and an index."""
+"""The API pages that are made from the code: one for each op, one for `Rows`, three for the decode loop, an index."""
 
 from functools import cache
 from pathlib import Path
@@ -42,7 +42,7 @@ def exported(module=""):
 
 
 def ops():
-    """Return op -> the public names of its file: the function, then the classes of its results."""
+    """Return page -> the public names on it. An op's page has those of its file, the function first."""
     found = {"Rows": ["Rows", "Allowed", "Bias", "Penalties", "VocabMap", "history", "stack_rows", "vocab_map"]}
     for name, path in exported().items():
         parts = path.split(".")
@@ -52,7 +52,7 @@ def ops():
 
 
 def loop():
-    """Return page -> names of specdec_kernels.decode, by the folder of the file that defines them."""
+    """Return page -> names of specdec_kernels.decode. Those in FIRST are on the first, most others by their folder."""
     found = {page: [] for page in LOOP}
     for name, path in exported("decode").items():
         folder = path.split(".")[2]

@@ -81,7 +81,7 @@ def default(value):
 
 
 def fields_of(cls):
-    """Return the annotated attributes of a dataclass, a NamedTuple or a Protocol; none for other classes."""
+    """Return the annotated attributes of a dataclass, NamedTuple, Protocol or Proposal; none for other classes."""
     bases = {str(base).split(".")[-1] for base in cls.bases}
     made = {str(x.value).split("(")[0].split(".")[-1] for x in cls.decorators}
     if not bases & {"NamedTuple", "Protocol", "Proposal"} and "dataclass" not in made:

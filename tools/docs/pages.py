@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages and pictures from outside docs/ that `make docs` adds to the site."""
+"""Hooks of `make docs`: pages, pictures and a script from outside docs/, and changes of pages for the site."""
 
 import re
 from pathlib import Path

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Estimate the time of calls on GPUs from machine code: ``python -m tools.gpu_model sass|predict|compare``.
 
-tools/gpu_model/README.md explains the output. Nothing that it prints was measured on a GPU, except what `compare` reads
-from a file of results."""
+tools/gpu_model/README.md explains the output. No time that it prints was measured on a GPU, except those that `compare`
+reads from a file of results."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 """Predictions of our calls, as launches of blocks that share rows.
 
 A block begins, streams its chunks, and reports with a fence and a ticket. The last block of a row then works alone.
-COUNTED has the tails that are counted from SASS; the others are assumed.
+COUNTED has the tails whose own counts from SASS are used; TAILS says what the others are made of.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ MOST_OF_REQUEST = headers.constant(SMALL_BATCH, "kMostOfRequest")
 
 # tail -> the constants that add up to its time. A tail is the serial code before or after a block's loop (tails.py). A
 # tail in COUNTED has few branches, at least in a plain call (plain_call.py). Its longest path is then about what runs,
-# so the count replaces the constants. Two tails are not in COUNTED: a draw with or without replacement has more
-# branches, and the longest path of `judge rest` leaves the stats out, so that it is the test alone. Each of these is
-# the sum of its constants, of which STANDS_FOR has the counts.
+# so the count replaces the constants. Two tails are not in COUNTED: `sample rest`, whose draw with or without
+# replacement has more branches, and `judge rest`, whose longest path is the test alone, without the stats. Each of
+# these is the sum of its constants, of which STANDS_FOR has the counts.
 TAILS = {
     "row_stats begin": ("prologue",),
     "row_stats report": ("fence", "atomic"),
@@ -55,7 +55,7 @@ FETCHED = {name for name in [*TAILS, *TURNS] if name.endswith("rest")} | {
     "verify begin",
     "search begin",
 }
-# constant -> the tail whose count replaces it in every other tail, since all ops share this code
+# constant -> the tail whose count replaces it in a sum of constants, since the ops share this code
 STANDS_FOR = {"law": "row_stats rest", "draw": "finish rest", "judge": "judge rest"}
 
 
@@ -120,7 +120,7 @@ def stops_of(B: int, G: int, alpha: float, seed: int = 1) -> list[int]:
 def verify_chain(
     s: Setting, B: int, G: int, V: int, item: int = 2, alpha: float = 0.7, stats: bool = True, one_hot: bool = False
 ) -> tuple[float, dict[str, float]]:
-    """Return the microseconds of an exact chain in a graph, and their parts.
+    """Return the microseconds of an exact chain in a graph; and those of both launches, with the least MB to read.
 
     stats: the draft's stats are given. one_hot: drafts have no rows.
     """

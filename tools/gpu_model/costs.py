@@ -47,7 +47,7 @@ class Costs:
     tails: dict[str, Tail] = field(default_factory=dict)  # "judge report": what a block runs around its loop
 
 
-OTHERWISE = {  # for a library without the kernel
+OTHERWISE = {  # for a library without the kernel; "kept" for all
     "search": Pass(64, 400, 16, 2),
     "unders": Pass(64, 676, 16, 2),
     "kept": Pass(128, 213, 16, 1),  # as "unders", on weights in shared memory: counted in kseq_rho::search of sm_90

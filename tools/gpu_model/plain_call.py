@@ -24,7 +24,7 @@ OF_ANY_THREAD = {"verify_positions"}  # its warps test positions in parallel, so
 
 
 def argument_of(kernel: str, note: Note) -> dict[int, int]:
-    """Return the bytes of constant bank 0 by address; none for kernels that are not in KERNELS."""
+    """Return the argument's bytes by their address in constant bank 0; none for kernels that are not in KERNELS."""
     call = KERNELS.get(kernel.partition("::")[2])
     known = bytes.fromhex(json.loads(FILE.read_text())[call]) if call else b""
     return {note.argument + k: byte for k, byte in enumerate(known)}

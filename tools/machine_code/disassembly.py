@@ -23,7 +23,7 @@ LINE = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s
 
 @functools.cache
 def cuobjdump() -> str | None:
-    """Find the tool: named by CUOBJDUMP, on the PATH, next to nvcc, or in the triton package."""
+    """Find the tool: named by CUOBJDUMP, on the PATH, in /usr/local/cuda*/bin, or in the triton package."""
     triton = importlib.util.find_spec("triton")
     candidates = [os.environ.get("CUOBJDUMP"), shutil.which("cuobjdump"), *glob.glob("/usr/local/cuda*/bin/cuobjdump")]
     if triton and triton.origin:

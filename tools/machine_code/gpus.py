@@ -36,9 +36,9 @@ def ceilings(gpu: str, counts: dict[str, int]) -> tuple[dict[str, float], str, d
     """Return the B/s of a loop that each resource allows, the limiting resource, and shares of the memory bandwidth.
 
     One warp's iteration is divided by the throughput of an SM's pipes per clock: issue 4 warp instructions, ALU 64
-    lanes, FMA 128, IMAD 64, MUFU and conversions 16, doubles 64, LSU one warp instruction (CUDA programming guide,
-    arithmetic throughput of 9.0 and 10.0). These are upper bounds with full pipes; real loops keep only a share of
-    the issue slots busy ("issue" in tools.gpu_model's constants).
+    lanes, FMA 128, IMAD 64, MUFU and conversions 16, doubles 64, LSU one warp instruction, of which a load of 16 bytes
+    counts as four (CUDA programming guide, arithmetic throughput of 9.0 and 10.0). These are upper bounds with full
+    pipes; real loops keep only a share of the issue slots busy ("issue" in tools.gpu_model's constants).
     """
     g, n = GPUS[gpu], lambda name: counts.get(name, 0)
     clocks = {

@@ -2,8 +2,8 @@
 """The paths through a kernel that are open to a thread if the kernel's argument is known.
 
 Constants are propagated through registers and predicates along the branches that they leave open (Wegman and Zadeck
-1991). Of values from memory only one thing is known: what shared memory holds of 64 bits is even. In a plain call the
-pointers of rows are (HACKING.md, "How a row is read"), and machine code asks for that bit of nothing else.
+1991). Values loaded from memory are unknown, but 64-bit values from shared memory are taken as even. In a plain call
+the pointers of rows are even (HACKING.md, "How a row is read"), and machine code tests that bit of nothing else.
 """
 
 from __future__ import annotations

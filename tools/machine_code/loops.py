@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Streaming loops of a kernel, the cost of an iteration, and the bandwidth that its instructions allow.
 
-A loop streams if it loads 16 bytes per thread (LDG.*.128 or wider; LDG.64 only with .CONSTANT; LDS.128 in kernels with
+A loop streams if it has wide loads (LDG.*.128 or wider; LDG.64 only with .CONSTANT; LDS.128 in kernels with bulk or
 asynchronous copies). Its hot path is that of bf16 rows with all exponentials, with the fewest instructions of any path
 that does not read entry by entry. Inner loops without wide loads count as one iteration, calls as one instruction.
 """
@@ -17,7 +17,7 @@ from tools.machine_code.gpus import ceilings
 from tools.machine_code.instructions import Code, pipe, wide
 from tools.machine_code.paths import State, Ways, Weight, Weights, hot_state
 
-MAX_LOOP, MAX_STRAIGHT = 20_000, 6_000  # instructions, blocks: larger ones are a kernel's outer loop
+MAX_LOOP, MAX_STRAIGHT = 20_000, 6_000  # instructions of a loop (a larger one is a kernel's outer loop), blocks
 COUNTED = {"MUFU", "BSSY", "BRA"}
 
 
@@ -65,7 +65,7 @@ def _loop(g: Graph, weights: Weights, h: int, body: set[int], async_kernel: bool
 
 
 def _straight(g: Graph, weights: Weights, covered: set[int], loose: set[int], async_kernel: bool) -> Iterator[dict]:
-    """Yield straight-line code, from the first wide load to the last MUFU of the path with most MUFU per byte."""
+    """Yield straight-line code: the hot path (hot_state) from its first wide load to its last MUFU or wide load."""
 
     def weight(b: int) -> Weight:
         w = weights.of[b]
