@@ -52,7 +52,7 @@ _WAITS = {
 }
 
 
-watching: Watch | None = None  # the current watch()
+watching: Watch | None = None  # the innermost watch()
 
 
 class MixedDevices(RuntimeError):
@@ -60,12 +60,16 @@ class MixedDevices(RuntimeError):
 
 
 class Watch:
-    """The synchronisations and uploads seen, each with its operator and the nearest line of the package."""
+    """The synchronisations and uploads seen, each with its operator and the nearest line of the package.
 
-    def __init__(self) -> None:
+    A watch within another knows its tensors, and what it sees the outer one sees too.
+    """
+
+    def __init__(self, outer: Watch | None = None) -> None:
         self.synchronisations: list[str] = []
         self.uploads: list[str] = []
-        self._cuda: dict[int, StorageWeakRef] = {}
+        self._outer = outer
+        self._cuda: dict[int, StorageWeakRef] = {} if outer is None else outer._cuda
 
     def is_cuda(self, x: torch.Tensor) -> bool:
         """Return whether x was created on "cuda"."""
@@ -74,17 +78,22 @@ class Watch:
 
     def remember(self, x: torch.Tensor) -> torch.Tensor:
         if len(self._cuda) > 10_000:  # an address is not reused while a weak reference to it is kept
-            self._cuda = {key: ref for key, ref in self._cuda.items() if not ref.expired()}
+            for key in [key for key, ref in self._cuda.items() if ref.expired()]:
+                del self._cuda[key]
         self._cuda[_storage(x)] = StorageWeakRef(x.untyped_storage())
         return x
 
     def synchronised(self, by: str) -> None:
         self.synchronisations.append(f"{_place()}: {by}")
+        if self._outer is not None:
+            self._outer.synchronised(by)
 
     def copied(self, to_cuda: bool, blocking: bool, by: str) -> None:
         """Record a copy between the CPU and the GPU."""
         if to_cuda and not blocking:
             self.uploads.append(f"{_place()}: {by}")
+            if self._outer is not None:
+                self._outer.copied(to_cuda, blocking, by)
         else:
             self.synchronised(f"{by} to the {'GPU' if to_cuda else 'CPU'}")
 
@@ -92,9 +101,9 @@ class Watch:
 class _Calls(TorchFunctionMode):
     """A mode that records devices and checks each call of torch."""
 
-    def __init__(self, seen: Watch):
-        super().__init__()
-        self.seen = seen
+    @property
+    def seen(self) -> Watch:
+        return _innermost()
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
@@ -157,9 +166,9 @@ class _Calls(TorchFunctionMode):
 class _Below(TorchDispatchMode):
     """A mode below Python's calls, at the dispatcher, that records operators which would wait for a GPU."""
 
-    def __init__(self, seen: Watch):
-        super().__init__()
-        self.seen = seen
+    @property
+    def seen(self) -> Watch:
+        return _innermost()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         name = function._schema.name.removeprefix("aten::")
@@ -181,6 +190,11 @@ def _by_data(name: str, args, kwargs) -> bool:
         return False
     masked = any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
     return masked and (name == "index" or args[2].numel() != 1)
+
+
+def _innermost() -> Watch:
+    assert watching is not None, "a mode of watch() is on"
+    return watching
 
 
 def _storage(x: torch.Tensor) -> int:
@@ -213,19 +227,22 @@ def _place() -> str:
 
 @contextlib.contextmanager
 def watch() -> Iterator[Watch]:
-    """Create tensors on "cuda" on the CPU instead, and record their device, in a with block -> a Watch."""
+    """Create tensors on "cuda" on the CPU instead, and record their device, in a with block -> a Watch.
+
+    Blocks can be nested. Only the outermost changes how torch is called.
+    """
     global watching
-    seen = Watch()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_Below(seen))
-        stack.enter_context(rehearsal.no_gpu(_Calls(seen)))
-        for name, value in {"current_device": 0, "device_count": 1}.items():
-            stack.enter_context(mock.patch.object(torch.cuda, name, lambda value=value: value))
-        outer, watching = watching, seen
-        try:
-            yield seen
-        finally:
-            watching = outer
+    outer, watching = watching, Watch(watching)
+    try:
+        with contextlib.ExitStack() as stack:
+            if outer is None:
+                stack.enter_context(_Below())
+                stack.enter_context(rehearsal.no_gpu(_Calls()))
+                for name, value in {"current_device": 0, "device_count": 1}.items():
+                    stack.enter_context(mock.patch.object(torch.cuda, name, lambda value=value: value))
+            yield watching
+    finally:
+        watching = outer
 
 
 if __name__ == "__main__":

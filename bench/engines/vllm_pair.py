@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from bench.engines.environment import of_vllm
 
 SIDES = ("no speculation", "vLLM", "plugin")
 PROMPTS = [
@@ -100,14 +101,7 @@ class Side:
     """A side's process."""
 
     def __init__(self, name: str, asked: argparse.Namespace) -> None:
-        environment = os.environ | {
-            "SPECDEC_VLLM": "1" if name == "plugin" else "0",
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_LOGGING_LEVEL": "ERROR",
-            "HF_HUB_OFFLINE": "1",
-        }
+        environment = of_vllm(name == "plugin") | {"VLLM_LOGGING_LEVEL": "ERROR"}
         command = [sys.executable, "-m", "bench.engines.vllm_pair", str(asked.folder), "--side", name]
         for option in ("drafter", "prompts", "tokens", "batch", "drafts", "dtype"):
             command += [f"--{option}", str(getattr(asked, option))]

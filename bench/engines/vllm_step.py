@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -21,6 +20,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from bench.engines.environment import of_vllm
 
 PROMPTS = ["The capital of France is", "def fibonacci(n):\n", "Once upon a time there was a", "1, 2, 3, 4, 5, 6,"]
 DRAFTERS: dict[str, Callable[[Path], dict]] = {
@@ -80,15 +81,8 @@ def measure(folder: Path, drafter: str, steps: int) -> dict[str, list[float]]:
 
 
 def child(folder: Path, drafter: str, steps: int, on: bool) -> dict[str, list[float]]:
-    environment = os.environ | {
-        "SPECDEC_VLLM": "1" if on else "0",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
     command = [sys.executable, "-m", "bench.engines.vllm_step", folder, "--only", drafter, "--steps", str(steps)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, env=of_vllm(on), capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr[-4000:])
     return json.loads(done.stdout.splitlines()[-1])

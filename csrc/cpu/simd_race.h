@@ -42,15 +42,20 @@ inline Bits upper_words(uint64_t seed, uint64_t position, uint64_t id) {
   return (Bits)((w0 & 0xffffffffu) | w2 << 32);
 }
 
+// The least keys between which float32 holds all weights that the test needs: 2^-126 e^-least is below 2^-31, and
+// 2^127 e^-least above 1.
+constexpr double kSmallHeld = -65, kLargeHeld = 88;
+
 // Writes the indices of the entries that may have a key of at least race.least, and returns how many. weight(i): the
 // exp of race_weight() of the W entries from i on.
 template <class Weight>
 inline int racers_by(int n, const Racing& race, Weight weight, int* out) {
   // The noise is -ln E with E = -ln u >= 1 - u. A key of at least `least` needs E <= weight(i) e^-least, so the test is
   // 1 - u <= weight(i) e^-least, in units of 2^-31. The right side is raised by the factor 1 + 2^-10, far more than its
-  // relative error. A weight below 2^-126 counts as 0 here. Unless 1 - u is below 2^-31, where every entry passes, its
-  // key is below (31 - 126) ln 2 = -65.8. So with a smaller `least` all entries pass.
-  const float most = race.least < -65 ? __builtin_inff() : float(__builtin_exp(-race.least) * (0x1p31 * (1 + 0x1p-10)));
+  // relative error. Weights below 2^-126 may be 0 here, and those above 2^127 that. If such an entry can decide the
+  // race, every entry passes: weight(i) inf is inf or NaN.
+  const bool held = race.least > kSmallHeld && race.least < kLargeHeld;
+  const float most = held ? float(__builtin_exp(-race.least) * (0x1p31 * (1 + 0x1p-10))) : HUGE_VALF;
   int count = 0;
   for (int i = 0; i < n; i += W) {
     const Bits rest = ~upper_words(uint64_t(race.seed), uint64_t(race.position), uint64_t(race.first + i));

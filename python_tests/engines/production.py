@@ -24,6 +24,9 @@ import time
 import traceback
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[2]))
+from bench.engines.environment import of_vllm  # noqa: E402
+
 PROMPTS = ["The capital of France is", "def fibonacci(n):\n", "Once upon a time there was a", "1, 2, 3, 4, 5, 6,"]
 LONG = " ".join(f"The number {i} comes before the number {i + 1}." for i in range(12))
 SEEDS = [11, 12, 13, 14]
@@ -304,12 +307,9 @@ def main():
     parser.add_argument("--results", type=Path)
     given = parser.parse_args()
     folder = given.folder.absolute()
-    wanted = {
-        "LD_PRELOAD": str(folder / "lib" / "libiomp5.so"), "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }  # fmt: skip
+    wanted = of_vllm(False, folder)  # a child sets the plugin's switch
     if os.environ.get("LD_PRELOAD") != wanted["LD_PRELOAD"]:
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | wanted)
+        os.execve(sys.executable, [sys.executable, *sys.argv], wanted)
     import vllm.entrypoints.llm  # noqa: F401  (once, for every engine)
     from production_models import make
 

@@ -54,7 +54,7 @@ def eagle(config: dict, weights: dict):
     for name in ("q", "k", "v"):
         made[f"layers.0.self_attn.{name}_proj.weight"] *= begin
     made |= {"fc.weight": joined(1, 0)}
-    return config | {"num_hidden_layers": 2, "tie_word_embeddings": False}, made
+    return config | {"num_hidden_layers": 2}, made
 
 
 def eagle3(config: dict, weights: dict):

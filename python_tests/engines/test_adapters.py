@@ -13,6 +13,7 @@ import pytest
 import torch
 from support.paths import ROOT, TESTS
 
+from bench.engines.environment import of_vllm
 from specdec_kernels import testing
 from specdec_kernels.integrations import sglang
 
@@ -176,11 +177,7 @@ def test_in_vllm_itself():
     """With the two lines in the engine, greedy text with drafts equals that without, and the target as its own draft is
     nearly always accepted at temperature 1. (vLLM's own kernels accept 16 of 708 such drafts on the CPU.)"""
     folder = Path(os.environ["SPECDEC_TEST_VLLM"]).absolute()
-    environment = os.environ | {
-        "VLLM_USE_SPECDEC": "1", "SPECDEC_VLLM": "0", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "PYTHONPATH": str(ROOT),
-        "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
-        "LD_PRELOAD": str(folder / "lib" / "libiomp5.so"),
-    }  # fmt: skip
+    environment = of_vllm(False, folder) | {"VLLM_USE_SPECDEC": "1", "PYTHONPATH": str(ROOT)}
     prompts = ["The capital of France is", "def fibonacci(n):\n", "Once upon a time there was a"]
 
     def job(draft, temperature):

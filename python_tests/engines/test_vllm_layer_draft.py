@@ -11,6 +11,7 @@ import torch
 from support.paths import ROOT, TESTS
 from support.vllm_engine import FOLDER, call, draft, engine
 
+from bench.engines.environment import of_vllm
 from specdec_kernels.integrations.vllm import layer_draft
 
 CODE = [
@@ -106,14 +107,7 @@ class TestInTheEngine:
         """Logits differ by rounding alone: the first draft's, which reads the target's states, and the later ones',
         which read the draft's own."""
         command = [FOLDER / "bin" / "python", TESTS / "engines" / "run_vllm_layer_draft.py", FOLDER / "models"]
-        environment = os.environ | {
-            "SPECDEC_VLLM": "1",
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "HF_HUB_OFFLINE": "1",
-            "LD_PRELOAD": str(FOLDER / "lib" / "libiomp5.so"),
-        }
+        environment = of_vllm(True, FOLDER)
         given = [*command, ROOT / "demo" / "draft"]
         done = subprocess.run(given, env=environment, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

@@ -399,6 +399,33 @@ def test_stats_with_another_maximum(k, racer):
     assert torch.equal(own.tokens, other.tokens) and not other.logprobs.isnan().any()
 
 
+@pytest.mark.parametrize("shift", [-160, -95, 160])
+def test_stats_with_a_maximum_far_away(shift, isa_backend):
+    """All weights of the row are e^-shift times larger, too large or too small for float32. One racer is in the first
+    chunk and one in the second: the key of the first rules out entries of the second."""
+    N, V = 50, 1152
+    z = torch.full((N, V), -100.0)
+    z[:, 0], z[:, 1100] = 0.5, 1.0
+    at = {"seed": torch.arange(N), "offset": torch.zeros(N, dtype=torch.int64)}
+    want = reference.sample(z, 1, race=True, **at).tokens
+    assert 10 < (want == 0).sum() < 40, "not a test of both racers"
+    stats = sk.row_stats(z)
+    stats[:, 3] += shift
+    assert torch.equal(won(isa_backend, sk.Rows(z, stats=stats), **at).tokens, want)
+
+
+def test_almost_no_weight_wins(isa_backend):
+    """Id 1123 is second with a weight below 2^-126, which float32 sums take for 0: its noise is 20.98 at this position,
+    which was searched for. Id 1, in the chunk before, is third."""
+    second, at = 1123, {"seed": torch.tensor([0]), "offset": torch.tensor([47115361])}
+    noise = noise_of(0, 47115361, 1152)
+    z = torch.full((1, 1152), -math.inf)
+    z[0, 0], z[0, 1], z[0, second] = 0, -66.6 - noise[1], -87.4
+    assert z[0, second] < -126 * math.log(2) and z[0, 1] + noise[1] + 0.1 < z[0, second] + noise[second]
+    assert won(isa_backend, z, k=3, **at).tokens.tolist() == [[0, second, 1]]
+    assert won(isa_backend, z, k=2, **at).tokens.tolist() == [[0, second]]
+
+
 def test_ties_go_to_the_lowest_id(racer):
     """Stats with a maximum of 1e20 make all keys equal, since the noise is lost in rounding. Rows have one or several
     chunks, and k is 4."""

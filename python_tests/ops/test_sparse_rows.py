@@ -14,6 +14,7 @@ from torch.utils import _pytree
 import specdec_kernels as sk
 from specdec_kernels import example_calls, testing
 from specdec_kernels.reference.entries import listed
+from specdec_kernels.reference.race import keys_of, ranked
 from specdec_kernels.rows import Rows
 
 Z = torch.tensor([[2.0, 1.0, 0.5, -0.5, 0.0]])
@@ -38,6 +39,33 @@ def test_pairs_agree_with_the_reference(isa_backend):
 @pytest.mark.parametrize("method", ["token", "block"])
 def test_given_the_same_stats_a_dense_row_gives_the_same_bits(method, mapped, isa_backend):
     sparse_checks.same_as_dense(isa_backend, method, mapped)
+
+
+def raced(probs, ids, seed, k):
+    """Run Triton's race on sparse rows of probabilities. No op does: targets have no ids, and sample reads logits."""
+    from specdec_kernels.triton.core import arguments, launch
+    from specdec_kernels.triton.core.race import run_race
+
+    N = len(probs)
+    layout = launch.Layout.flat(N, None)
+    side = launch.rows(arguments.by_id(arguments.row_memory(probs), ids, True, layout), True, layout=layout)
+    tokens, logprobs = torch.zeros(N, 1, k, dtype=torch.int64), torch.zeros(N, 1, k)
+    run_race(side, layout, arguments.noise(seed, None), tokens, logprobs, k)
+    return tokens[:, 0]
+
+
+@pytest.mark.skipif("triton-interpret" not in backends.NAMES, reason="triton-interpret was not asked for")
+def test_a_race_of_sparse_probabilities():
+    """Every form of add_up() serves probabilities, also those that no op asks for."""
+    rng = torch.Generator().manual_seed(8)
+    N, E, wide, k = 40, 9, 12, 3
+    probs, ids = torch.rand(N, E, generator=rng), torch.randint(-1, wide, (N, E), generator=rng, dtype=torch.int32)
+    probs[::4, 2] = 0
+    dense = torch.zeros(N, wide + 1).scatter_add_(1, ids.long() % (wide + 1), probs)[:, :wide]  # -1: the last column
+    assert (dense.bool().sum(1) >= k).all() and (dense == 0).any()
+    seed = torch.arange(N)
+    want = [ranked(keys_of(p, None, i, 0))[:k].tolist() for i, p in enumerate(dense.double().numpy())]
+    assert backends.there("triton-interpret", raced, probs, ids, seed, k).tolist() == want
 
 
 # ---- joint distributions --------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from support import backends, cases, flat
 from support.backends import scale
 
 import specdec_kernels as sk
+from specdec_kernels import reference
 from specdec_kernels.reference.banded.band import EPS
 
 INF, NAN = math.inf, math.nan
@@ -172,6 +173,15 @@ def check_padding(function, take):
         for dtype in (torch.int32, torch.int64):
             got = compare(function, sk.Rows(rows, stats=floats), 3, ids, num_rows=torch.tensor([n], dtype=dtype))
             assert (got[0][there:] == -1).all() and not any(x[there:].any() for x in got[1:])
+
+
+def test_the_reference_is_not_rounded_to_float32():
+    z, _ = cases.rows_pair(1, 14, 257)
+    rows = sk.Rows(z, stats=sk.row_stats(sk.Rows(z, temperature=0.7)))
+    want = Sorted()(rows, 5, tokens := some_tokens(14, 257))
+    assert not want[1].equal(want[1].float().double()), "nothing to round"
+    for got, x in zip(reference.top_logprobs(rows, 5, tokens), want, strict=True):
+        assert got.dtype == x.dtype and torch.allclose(got, x, rtol=1e-14, atol=0, equal_nan=True)
 
 
 CHECKS = {name.removeprefix("check_"): f for name, f in list(globals().items()) if name.startswith("check_")}

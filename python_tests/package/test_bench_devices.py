@@ -181,14 +181,22 @@ def test_the_decode_loop_can_fail(monkeypatch, capsys):
 
 
 def test_a_watch_within_another():
-    """The outer watch goes on after the inner one, also after an error in the inner one."""
+    """The outer watch goes on when the inner one ends, also by an error. Both know the tensors of either."""
     with devices.watch() as outer:
-        with devices.watch() as inner:
-            assert devices.watching is inner
-        assert devices.watching is outer
-        with pytest.raises(KeyError), devices.watch():
-            raise KeyError
-        assert devices.watching is outer
-        on_gpu(2).tolist()
-        assert outer.synchronisations and not inner.synchronisations
-    assert devices.watching is None
+        x = on_gpu(3)
+        with pytest.raises(ZeroDivisionError), devices.watch() as inner:
+            assert devices.watching is inner and inner.is_cuda(x) and x.device.type == "cuda"
+            y = on_gpu(3)
+            assert (x + y).to("cuda").sum().item() == 6
+            with pytest.raises(devices.MixedDevices):
+                x + torch.ones(3)
+            x.copy_(torch.ones(3), non_blocking=True)
+            assert len(inner.synchronisations) == 1 and len(inner.uploads) == 2  # y, and the copy to x
+            raise ZeroDivisionError
+        assert devices.watching is outer and outer.is_cuda(y) and y.device.type == "cuda"
+        assert outer.synchronisations == inner.synchronisations and outer.uploads[1:] == inner.uploads
+        assert (x + y).sum().item() == 6
+        with pytest.raises(devices.MixedDevices):
+            y + torch.ones(3)
+        assert len(outer.synchronisations) == 2 and len(inner.synchronisations) == 1
+    assert devices.watching is None and torch.zeros(1).device.type == "cpu"

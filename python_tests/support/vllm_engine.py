@@ -12,6 +12,7 @@ import torch
 from support.paths import TESTS
 from transformers import AutoModelForCausalLM
 
+from bench.engines.environment import of_vllm
 from specdec_kernels import testing
 
 FOLDER = Path(os.environ.get("SPECDEC_TEST_VLLM", "")).absolute()
@@ -32,14 +33,7 @@ def draft(name, **other):
 
 def engine(*jobs, on="1", processes="1", target="target", **more):
     """Return the outputs of one vLLM process, in float32, for jobs (speculative config, calls), and its log."""
-    environment = os.environ | {
-        "SPECDEC_VLLM": on,
-        "VLLM_ENABLE_V1_MULTIPROCESSING": processes,
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "LD_PRELOAD": str(FOLDER / "lib" / "libiomp5.so"),
-    }
+    environment = of_vllm(on, FOLDER, processes)
     given = json.dumps([{"speculative": x, "calls": calls, "dtype": "float32"} | more for x, calls in jobs])
     command = [FOLDER / "bin" / "python", TESTS / "engines" / "run_vllm.py", FOLDER / "models" / target]
     done = subprocess.run(command, input=given, env=environment, capture_output=True, text=True, timeout=1800)

@@ -40,10 +40,8 @@ def top_logprobs(rows, k, tokens=None, *, num_rows=None):
     for i in range(present(num_rows, n)):
         z, logprob = values[i], logprobs_of(values[i], stats[i].tolist())
         best = np.lexsort((np.arange(len(z)), -z))[:k]  # a sort puts NaN last
-        out.ids[i], out.logprobs[i] = (
-            torch.from_numpy(best),
-            torch.tensor([logprob(v) for v in best], dtype=torch.float32, device="cpu"),
-        )
+        out.ids[i] = torch.from_numpy(best)
+        out.logprobs[i] = torch.tensor([logprob(v) for v in best], dtype=torch.float64, device="cpu")
         for j in range(m):
             v = int(tokens[i, j])
             inside = 0 <= v < len(z)

@@ -17,8 +17,7 @@ from .penalties import anywhere, first_place
 from .row import CHUNK, FLT_MAX, FLT_MIN, IDS_END, clean_prob, lane_of, log_prob, probs, scaled, widest
 
 # The value that add_up() returns for each id. ENTRY: a float32 logit, in rows of probabilities a probability. WEIGHT:
-# a float32 weight. PROB: a float64 probability. For logits only: LOG_PROB, its logarithm, and BOUND, a float32 upper
-# bound of that logarithm.
+# a float32 weight. PROB: a float64 probability. LOG_PROB: its logarithm. BOUND: a float32 upper bound of LOG_PROB.
 ENTRY = tl.constexpr(0)
 WEIGHT = tl.constexpr(1)
 PROB = tl.constexpr(2)
@@ -130,22 +129,25 @@ def add_up(side, stats, places, WHAT: tl.constexpr):
     elif WHAT == LOG_PROB:
         total = tl.full(places.mask.shape, -float("inf"), tl.float64)
     else:
-        total = tl.full(places.mask.shape, -float("inf") if WHAT != WEIGHT and not side.PROBS else 0.0, tl.float32)
+        logs: tl.constexpr = WHAT == BOUND or (WHAT == ENTRY and not side.PROBS)
+        total = tl.full(places.mask.shape, -float("inf") if logs else 0.0, tl.float32)
     id, entry = _place(side, at, j, places.mask)
     here = places.mask & (id == v)
     while anywhere(here):
         inside = here & (entry >= 0) & (entry < side.V)
         z = stored_entry(side, b, row, entry, inside, 0.0)
-        if side.PROBS:
+        if WHAT == BOUND:
+            total = tl.where(inside, _log_sum_bound(total, weight_bound(side, stats, z)), total)
+        elif WHAT == LOG_PROB and side.PROBS:
+            total = tl.where(inside, _log_sum(total, tl.log(clean_prob(z).to(tl.float64))), total)
+        elif WHAT == LOG_PROB:
+            total = tl.where(inside, _log_sum(total, log_prob(z, stats)), total)
+        elif side.PROBS:
             total += tl.where(inside, clean_prob(z), 0.0).to(total.dtype)
         elif WHAT == ENTRY:
             total = tl.where(inside, _log_sum(total, z), total)
         elif WHAT == WEIGHT:
             total += tl.where(inside, probs(z, stats), 0.0)
-        elif WHAT == LOG_PROB:
-            total = tl.where(inside, _log_sum(total, log_prob(z, stats)), total)
-        elif WHAT == BOUND:
-            total = tl.where(inside, _log_sum_bound(total, weight_bound(side, stats, z)), total)
         else:
             total += tl.where(inside, tl.exp(log_prob(z, stats)), 0.0)
         j += 1
@@ -157,7 +159,7 @@ def add_up(side, stats, places, WHAT: tl.constexpr):
 @triton.jit
 def merged_chunk(side, b, row, stats, c, alive, WHAT: tl.constexpr, S):
     """Return the ids and the values of chunks c of the places, which are sorted by id. The first place of an id has the
-    sum of its entries (ENTRY or BOUND); its other places have -inf, in rows of probabilities 0."""
+    sum of its entries (ENTRY or BOUND). Its other places have -inf, or for ENTRY in rows of probabilities 0."""
     at = _numbers(side, b, row)[:, None]
     j = (c * CHUNK)[:, None] + tl.arange(0, S.WIDTH)[None, :]
     mask = (alive & (row >= 0))[:, None] & (j < side.V)
