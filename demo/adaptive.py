@@ -7,8 +7,8 @@
 
 There are at least twice as many requests as are decoded at once, so that slots are refilled. Every round runs plain
 decoding and all drafters on the same requests, in rotating order. A ratio compares two runs of one round. The interval
-of a median has 95% confidence or more from 6 rounds on; of 9 rounds it goes from the second lowest ratio to the second
-highest.
+of a median has 95% confidence or more from 6 rounds on: of 9 rounds it goes from the second lowest ratio to the second
+highest. Of fewer than 6 it is the whole range, with less confidence.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def sides(pair, args) -> dict:
 
 
 def interval(ratios) -> tuple[float, float]:
-    """Return a confidence interval of the median from the order statistics: at least 95% from 6 ratios on."""
+    """Return a confidence interval of the median from the order statistics: of at least 95%, from 6 ratios on."""
     ratios = sorted(ratios)
     n = len(ratios)
     cut = 0

@@ -7,8 +7,8 @@ In hierarchical drafting prompt lookup drafts for the draft model, which verifie
     python -m demo.hierarchy --rounds 1 --prompts 2
 
 The prediction is theory.hierarchical_factor (walltime_factor for drafters without a hierarchy), from the acceptance
-rates, draft lengths and seconds of the same runs. It assumes that every step drafts the same number of tokens, and that
-a pass over several tokens costs as much as a pass over one.
+rates, draft lengths and seconds of the last round. It assumes that every step drafts the same number of tokens, and
+that a pass over several tokens costs as much as a pass over one.
 """
 
 import argparse

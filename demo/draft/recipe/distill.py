@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the demo's draft model from its target, in three stages; each is resumable and needs one core.
+"""Make the demo's draft model from its target: write text, store states, train. Each stage resumes and needs one core.
+
+The last two commands measure the draft.
 
 python -m demo.draft.recipe.distill corpus --shards 20   # the target writes text, 1 to 2 min per shard
 python -m demo.draft.recipe.distill train                # store the target's states once, train a draft

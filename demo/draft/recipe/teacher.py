@@ -65,7 +65,7 @@ class Corpus:
         return torch.from_numpy(np.where(rows == PAD, 0, rows).astype(np.int64))
 
     def first_label(self, i):
-        """Return the index of the first trained token: 1 for kinds C and D (code from its start), else the answer's."""
+        """Return the index of the first trained token: 1 for kinds C and D, else the first after the prompt."""
         return 1 if self.kind[i] in "CD" else int(self.prompt_length[i])
 
 

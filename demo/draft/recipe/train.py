@@ -5,7 +5,7 @@ Loss at a position, with p the target's probabilities of the R head ids (they su
     kl * (-sum_x p(x) ln q(x))  +  tv * (1 - sum_x min(p(x), q(x)))
 The second term is 1 - alpha, the chance that a draft token is rejected. Its gradient vanishes where q is far from p. So
 an untrained draft starts on the first term alone (kl 1, tv 0) and goes on with kl 0.2 and tv 2. A trained draft starts
-with these.
+with these if `alone` is 0.
 """
 
 import json
@@ -238,10 +238,10 @@ def train(
     """Train a draft and save it in the folder `out`.
 
     init: the folder of a draft or the checkpoint of an earlier run, to begin with in place of the target's layers.
-    checkpoint: a file for the training state, written every 50 steps and at the end. If it exists, training resumes.
-    peak: the highest learning rate. decay: the share of the steps over which it falls; 0: it never does, so that
-    another run may go on from the checkpoint. share: the layers' share of the learning rate. alone: the share of steps
-    at the beginning that use KL alone; None: those before the rate falls.
+    checkpoint: a file for the training state, written every `log_every` steps and at the end. If it exists, training
+    resumes. peak: the highest learning rate. decay: the share of the steps over which it falls; 0: it never does, so
+    that another run may go on from the checkpoint. share: the layers' share of the learning rate. alone: the share of
+    steps at the beginning that use KL alone; None: those before the rate falls.
     """
     torch.manual_seed(seed)
     folder = init if init and Path(init).is_dir() else None
