@@ -42,6 +42,9 @@ LIBRARIES = f"{' '.join(f'-L{path}' for path in library_paths())} -ltorch_cpu -l
 STUBS = ("libtorch_cpu.so", "libc10.so")
 STUB_LIBRARIES = "-Wl,--no-as-needed -L. -ltorch_cpu -lc10"
 
+# The files that register ops for CUDA are compiled as one: reading torch's headers takes longer than all the rest.
+TOGETHER = ["rule together", """  command = printf '#include "%s"\\n' $in > $out"""]
+
 
 def ninja_file(outputs: dict[str, Path], compiler: nvcc.Nvcc | None, cross: Cross | None = None) -> str:
     """Return the text of the ninja file.
@@ -125,8 +128,10 @@ def cuda(output: Path, compiler: nvcc.Nvcc, archs: list[str]) -> list[str]:
     ]
     linked = []
     kernels = {*CSRC.glob("ops/*/*_cuda.cu")} - {*([] if nvcc.ids() else CSRC.glob("ops/*/*_by_id_cuda.cu"))}
-    sources = objects([*kernels, *CSRC.glob("cuda/*.cpp")])
-    for name, source in reversed([*sources]):  # verify_*, which take longest, first
+    sources = objects(kernels)
+    for name, source in reversed([("cuda_ops.o", "cuda_ops.cpp"), *sources]):  # verify_*, which take longest, first
         linked.append(name)
         lines.append(f"build {name}: nvcc {source}")
+    registered = sorted([*CSRC.glob("cuda/*.cpp"), *CSRC.glob("ops/*/*_op_cuda.cpp")])
+    lines += [*TOGETHER, f"build cuda_ops.cpp: together {' '.join(map(str, registered))}"]
     return [*lines, f"build {output}: link_cuda {' '.join(linked)} | libtorch_cuda.so"]

@@ -111,7 +111,7 @@ class Row {
   SPECDEC_HD RowId id() const { return {data_, V << 2 | dtype}; }
   // Entry v. In a row of logits by id, an id may have several entries. The result is then the logit whose weight is the
   // sum of their weights at this scale and cutoff.
-  SPECDEC_HD float entry(int64_t v, float scale = 1, float cutoff = -FLT_MAX) const;
+  SPECDEC_HD_DECLARED float entry(int64_t v, float scale = 1, float cutoff = -FLT_MAX) const;
 #else
   View view{};                    // none: the row is as in memory
   const EntryIds* ids = nullptr;  // null: entry v is that of id v

@@ -16,7 +16,7 @@ template <bool kById, class Op>
 void launch_kernels(const Op& a, const Tensor& like);
 
 template <class Op>
-void run(const Op& a, const Tensor& like) {
+void launch_either(const Op& a, const Tensor& like) {
   if constexpr (kReadsIds)  // on the simulated device no kernel is compiled twice
     launch_kernels<true>(a, like);
   else if (!a.has_ids())

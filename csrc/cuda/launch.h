@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // How every kernel is launched: on torch's current stream of the arguments' device, in blocks of 256 threads, with
-// errors that name the op.
+// errors that name the op. The .cu files include none of torch's headers, which take nvcc longer than most kernels:
+// launch.cpp has what calls torch, and X_op_cuda.cpp registers the op X.
 #pragma once
 
 #include <cuda_runtime.h>
-#include <torch/csrc/stable/tensor.h>
 
 #include <atomic>
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -37,6 +37,10 @@
 
 // The GPU architectures that this binary was compiled for, written as in "8.0;9.0;12.0+PTX"
 extern "C" const char* specdec_cuda_archs();
+
+namespace torch::stable {
+class Tensor;
+}
 
 namespace specdec {
 
@@ -95,27 +99,15 @@ inline void check_grid(const char* op, int64_t blocks) {
 // Makes the device of `like` the current one until this is destroyed. `stream` is torch's current stream on it.
 class OnDeviceOf {
  public:
-#if defined(SPECDEC_CUDA_ON_CPU)
-  explicit OnDeviceOf(const Tensor&) { cuda_on_cpu::begin_call(); }
-#else
-  explicit OnDeviceOf(const Tensor& like) {
-    const int32_t index = like.get_device_index();
-    void* current = nullptr;
-    TORCH_ERROR_CODE_CHECK(aoti_torch_create_cuda_guard(index, &guard_));
-    TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(index, &current));
-    stream = static_cast<cudaStream_t>(current);
-  }
-  ~OnDeviceOf() { aoti_torch_delete_cuda_guard(guard_); }
-#endif
+  explicit OnDeviceOf(const Tensor& like);
+  ~OnDeviceOf();
   OnDeviceOf(const OnDeviceOf&) = delete;
   OnDeviceOf& operator=(const OnDeviceOf&) = delete;
 
   cudaStream_t stream{};
 
  private:
-#if !defined(SPECDEC_CUDA_ON_CPU)
-  CUDAGuardHandle guard_ = nullptr;
-#endif
+  void* guard_ = nullptr;
 };
 
 // Scratch memory of a call, cut from one allocation that is made before the call's first launch. First call ask() for
@@ -128,29 +120,16 @@ class Scratch {
     bytes_ += (size_t(n) * sizeof(T) + 15) / 16 * 16;
     return at;
   }
-  void allocate(const Tensor& like) {
-#if defined(SPECDEC_CUDA_ON_CPU)
-    cuda_on_cpu::before_launches("memory is taken");
-#endif
-    const int64_t size = int64_t(bytes_), stride = 1;
-    int32_t device_type;
-    TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
-    AtenTensorHandle out;
-    TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(1, &size, &stride, aoti_torch_dtype_uint8(), device_type,
-                                                    like.get_device_index(), &out));
-    memory_.emplace(out);
-#if defined(SPECDEC_CUDA_ON_CPU)
-    cuda_on_cpu::fill_scratch(memory_->mutable_data_ptr(), bytes_);
-#endif
-  }
+  void allocate(const Tensor& like);
   template <class T>
   T* at(size_t offset) const {
-    return reinterpret_cast<T*>(static_cast<char*>(memory_->mutable_data_ptr()) + offset);
+    return reinterpret_cast<T*>(begin_ + offset);
   }
 
  private:
   size_t bytes_ = 0;
-  std::optional<Tensor> memory_;
+  char* begin_ = nullptr;
+  std::shared_ptr<Tensor> memory_;
 };
 
 // How many chunks each warp takes, one after another. It is 1 while there are few chunks, so that many blocks share

@@ -3,6 +3,8 @@
 // If histories are tables, another launch turns them into lists before (listed_tables.cuh).
 #pragma once
 
+#include <algorithm>
+
 #include "../core/rows.h"
 #include "listed_tables.cuh"
 #include "used_list.cuh"

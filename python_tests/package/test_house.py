@@ -95,6 +95,23 @@ def test_includes_go_down(room):
     assert seen and not upward
 
 
+def read_by(path, known):
+    """Add the files that a C++ file includes to `known`, and those that they include."""
+    for name in re.findall(r'^#include "(.*)"', path.read_text(), re.M):
+        included = (path.parent / name).resolve()
+        if included not in known:
+            known.add(included)
+            read_by(included, known)
+    return known
+
+
+def test_kernels_are_compiled_without_torch():
+    """nvcc takes 4 s a file to read torch's headers. X_op_cuda.cpp and launch.cpp read them."""
+    kernels = {path: read_by(path, {path}) for path in (ROOT / "csrc").rglob("*.cu")}
+    assert all(len(files) > 4 for files in kernels.values()) and len(kernels) > 20
+    assert not {where(x) for files in kernels.values() for x in files if "#include <torch/" in x.read_text()}
+
+
 def test_torchs_threads_are_called_in_one_place():
     """Other files call parallel_for() of csrc/threads.h, which keeps the text of an exception."""
     threads = "stable::parallel_for"

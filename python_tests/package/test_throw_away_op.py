@@ -14,8 +14,8 @@ pytestmark = pytest.mark.thorough  # it builds the library again
 
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 FILES = {
-    "csrc/ops/in_vocabulary/in_vocabulary_op.h": """#pragma once
-#include "../../binding/check.h"
+    "csrc/ops/in_vocabulary/in_vocabulary.h": """#pragma once
+#include "../../core/ints.h"
 
 namespace specdec {
 
@@ -25,6 +25,14 @@ struct InVocabulary {
   bool* out = nullptr;  // [n]
   SPECDEC_HD void test(int64_t i) const { out[i] = ids[i] >= 0 && ids[i] < V; }
 };
+
+}  // namespace specdec
+""",
+    "csrc/ops/in_vocabulary/in_vocabulary_op.h": """#pragma once
+#include "../../binding/check.h"
+#include "in_vocabulary.h"
+
+namespace specdec {
 
 template <void (*Run)(const InVocabulary&, const Tensor& like)>
 Tensor in_vocabulary_op(const Tensor& draft_tokens, int64_t V) {
@@ -54,10 +62,8 @@ void run(const InVocabulary& a, const Tensor&) {
 SPECDEC_CPU_OP("in_vocabulary", in_vocabulary_op)
 }  // namespace specdec
 """,
-    "csrc/ops/in_vocabulary/in_vocabulary_cuda.cu": """#include <torch/csrc/stable/library.h>
-
-#include "../../cuda/launch.h"
-#include "in_vocabulary_op.h"
+    "csrc/ops/in_vocabulary/in_vocabulary_cuda.cu": """#include "../../cuda/launch.h"
+#include "in_vocabulary.h"
 
 namespace specdec {
 namespace {
@@ -65,14 +71,19 @@ __global__ void __launch_bounds__(kThreads) test(const InVocabulary a) {
   const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (i < a.n) a.test(i);
 }
+}  // namespace
 void run(const InVocabulary& a, const Tensor& like) {
   const OnDeviceOf device(like);
   SPECDEC_LAUNCH("in_vocabulary", test, (a.n + kThreads - 1) / kThreads, device.stream, a);
 }
-}  // namespace
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
-  m.impl("in_vocabulary", TORCH_BOX(&in_vocabulary_op<run>));
-}
+}  // namespace specdec
+""",
+    "csrc/ops/in_vocabulary/in_vocabulary_op_cuda.cpp": """#include "../../cuda/cuda_op.h"
+#include "in_vocabulary_op.h"
+
+namespace specdec {
+void run(const InVocabulary& a, const Tensor& like);
+SPECDEC_CUDA_OP("in_vocabulary", in_vocabulary_op)
 }  // namespace specdec
 """,
     "specdec_kernels/ops/in_vocabulary.py": '''from __future__ import annotations

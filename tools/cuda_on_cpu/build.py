@@ -20,6 +20,8 @@ ROOT = HERE.parents[1]
 CSRC = ROOT / "csrc"
 MODULE = "specdec_cuda_on_cpu"
 TORCH_TARGET = "0x020a000000000000"  # as in build_tools/ninja_file.py
+# As there: the files that register ops are compiled as one.
+TOGETHER = ["rule together", """  command = printf '#include "%s"\\n' $in > $out"""]
 
 KERNEL_FLAGS = {
     "fast": "-O1",  # compiles in half the time of -O2 and runs 10% slower: faster in all for `make test`
@@ -32,8 +34,7 @@ HARNESS_FLAGS = {"fast": "-O2 -DNDEBUG", "checked": "-O2 -DNDEBUG -DSPECDEC_CHEC
 APART = {"fast": {"memory", "async_copy"}, "checked": {"memory", "async_copy", "hooks", "race"}}
 # The compiler does not instrument calls of these functions, so those of the .cu files are redirected to hooks.cpp.
 COPIES = " ".join(f"--redefine-sym {f}=specdec_{f}" for f in ("memcpy", "memmove", "memset"))
-# Precompiled once per flavour, since reading these headers takes half the time that a small .cu file needs.
-HEADERS = "".join(f"#include <{x}>\n" for x in ("cuda_runtime.h", "torch/csrc/stable/library.h"))
+HEADERS = "#include <cuda_runtime.h>\n"  # precompiled once per flavour
 
 
 def rules(flavour):
@@ -57,6 +58,7 @@ def rules(flavour):
     return [
         *["rule headers", f"  command = {compile} {flags} -x c++-header $in", *found],
         *["rule kernel", f"  command = {compile} {flags} -include $headers -x c++ -c $in {redirect}", *found],
+        *TOGETHER,
         *["rule harness", f"  command = {compile} $flags -x c++ -c $in", *found],
         *["rule link", f"  command = {compiler} -shared $in -o $out {libraries} -ltorch_cpu -lc10"],
     ]
@@ -80,12 +82,12 @@ def object_of(source):
     return f"{source.parent.name}.{source.stem}.o"
 
 
-def ninja_file(flavour, kernels, common, harness=None, made=None):
+def ninja_file(flavour, csrc, kernels, common, harness=None, made=None):
     """Return the ninja file of a library.
 
-    kernels: paths of .cu files. common, harness, made: the folders with the objects that both flavours share, with the
-    harness's objects of this flavour, and with the kernels' objects. harness or made is None if this ninja file builds
-    its objects.
+    csrc: the folder with the sources. kernels: paths of its .cu files. common, harness, made: the folders with the
+    objects that both flavours share, with the harness's objects of this flavour, and with the kernels' objects. harness
+    or made is None if this ninja file builds its objects.
     """
     lines = rules(flavour)
     headers = (harness or Path()) / "headers.h"
@@ -109,6 +111,11 @@ def ninja_file(flavour, kernels, common, harness=None, made=None):
         *[compiled("harness", HERE / f"{stem}.cpp", harness) for stem in sorted(APART[flavour])],
         *shared.values(),
     ]
+    if kernels:
+        registered = sorted({x for p in kernels for x in p.parent.glob("*_op_cuda.cpp")})
+        together = " ".join(map(str, [csrc / "cuda" / "launch.cpp", *registered]))
+        lines += [f"build cuda_ops.cpp: together {together}", "build cuda_ops.o: harness cuda_ops.cpp", "  flags = -O0"]
+        objects.append("cuda_ops.o")
     lines.append(f"build {MODULE}.so: link {' '.join(map(str, objects))}")
     return "\n".join(lines) + "\n"
 
@@ -152,7 +159,7 @@ def build(flavour=None, csrc=CSRC, ops=None, jobs=2):
         raise ValueError(f"SPECDEC_CUDA_ON_CPU must be one of {', '.join(KERNEL_FLAGS)}, got {flavour}")
     csrc, top = Path(csrc).resolve(), ROOT / "build" / "cuda_on_cpu"
     common = make(top / "harness", in_common(), jobs)
-    harness = make(top / f"{flavour}-harness", ninja_file(flavour, [], common), jobs)
+    harness = make(top / f"{flavour}-harness", ninja_file(flavour, csrc, [], common), jobs)
     # verify_*, the slowest to compile, come first. *_by_id_cuda.cu are second copies of kernels, which are not needed
     # here: on the simulated device the first copies read rows with ids too (csrc/cuda/by_id.h).
     sources = sorted({*csrc.glob("ops/*/*_cuda.cu")} - {*csrc.glob("ops/*/*_by_id_cuda.cu")}, reverse=True)
@@ -161,11 +168,11 @@ def build(flavour=None, csrc=CSRC, ops=None, jobs=2):
         return harness / f"{MODULE}.so"
     made = None
     if csrc == CSRC:  # a library of selected ops is linked from the objects of all ops
-        made = make(top / flavour, ninja_file(flavour, sources, common, harness), jobs)
+        made = make(top / flavour, ninja_file(flavour, csrc, sources, common, harness), jobs)
         if ops is None:
             return made / f"{MODULE}.so"
     name = f"{flavour}-{hashlib.sha256(f'{csrc} {ops}'.encode()).hexdigest()[:12]}"
-    return make(top / name, ninja_file(flavour, kernels, common, harness, made), jobs) / f"{MODULE}.so"
+    return make(top / name, ninja_file(flavour, csrc, kernels, common, harness, made), jobs) / f"{MODULE}.so"
 
 
 @functools.cache

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/csrc/stable/library.h>
-
 #include "../../cuda/launch.h"
-#include "accept_op.h"
+#include "accept.h"
 
 namespace specdec {
 namespace {
@@ -12,13 +10,11 @@ __global__ void __launch_bounds__(kThreads) test(const Accept a) {
   if (i < a.n) a.test(i);
 }
 
+}  // namespace
+
 void run(const Accept& a, const Tensor& like) {
   const OnDeviceOf device(like);
   SPECDEC_LAUNCH("accept", test, (a.n + kThreads - 1) / kThreads, device.stream, a);
 }
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("accept", TORCH_BOX(&accept_op<run>)); }
 
 }  // namespace specdec

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One launch of one block, since all slots of the batch compete for one budget. It needs no memory but the result.
-#include <torch/csrc/stable/library.h>
-
 #include "../../cuda/block_lanes.cuh"
-#include "budget_op.h"
+#include "budget.h"
 
 namespace specdec {
 namespace {
@@ -17,13 +15,11 @@ __global__ void __launch_bounds__(kThreads) spread_budget(const Budget a) {
   spread(a, search, Lanes());
 }
 
+}  // namespace
+
 void run(const Budget& a, const Tensor& like) {
   const OnDeviceOf device(like);
   SPECDEC_LAUNCH("budget", spread_budget, 1, device.stream, a);
 }
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("budget", TORCH_BOX(&budget_op<run>)); }
 
 }  // namespace specdec

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One launch, a block per request.
-#include <torch/csrc/stable/library.h>
-
 #include "../../cuda/launch.h"
-#include "build_tree_op.h"
+#include "build_tree.h"
 
 namespace specdec {
 namespace {
@@ -23,13 +21,11 @@ __global__ void __launch_bounds__(kThreads) build(const BuildTree a) {
   build_tree(a, blockIdx.x, level, Block());
 }
 
+}  // namespace
+
 void run(const BuildTree& a, const Tensor& like) {
   const OnDeviceOf device(like);
   SPECDEC_LAUNCH("build_tree", build, a.B, device.stream, a);
 }
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("build_tree", TORCH_BOX(&build_tree_op<run>)); }
 
 }  // namespace specdec

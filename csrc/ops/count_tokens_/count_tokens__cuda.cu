@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One launch, a block per request. It needs no memory but the lists.
-#include <torch/csrc/stable/library.h>
-
 #include "../../cuda/block_lanes.cuh"
 #include "../../cuda/launch.h"
 #include "../../cuda/used_list.cuh"
-#include "count_tokens__op.h"
+#include "count_tokens_.h"
 
 namespace specdec {
 namespace {
@@ -29,13 +27,11 @@ __global__ void __launch_bounds__(kThreads) count(const CountTokens a) {
   if (threadIdx.x == 0) a.status[blockIdx.x] = status;
 }
 
+}  // namespace
+
 void run(const CountTokens& a, const Tensor& like) {
   const OnDeviceOf device(like);
   SPECDEC_LAUNCH("count_tokens_", count, a.B, device.stream, a);
 }
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("count_tokens_", TORCH_BOX(&count_tokens_op<run>)); }
 
 }  // namespace specdec

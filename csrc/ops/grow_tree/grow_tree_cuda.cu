@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One launch, a block per request. It needs no memory but the results. One warp adds the nodes, so that no step of the
 // search needs a barrier of the block.
-#include <torch/csrc/stable/library.h>
-
 #include "../../cuda/thread_block.cuh"
 #include "../../cuda/warp.cuh"
-#include "grow_tree_op.h"
+#include "grow_tree.h"
 
 namespace specdec {
 namespace {
@@ -62,13 +60,11 @@ __global__ void __launch_bounds__(kThreads) grow_trees(const GrowTree a) {
   grow_tree(a, blockIdx.x, tree, Block());
 }
 
+}  // namespace
+
 void run(const GrowTree& a, const Tensor& like) {
   const OnDeviceOf device(like);
   SPECDEC_LAUNCH("grow_tree", grow_trees, a.B, device.stream, a);
 }
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("grow_tree", TORCH_BOX(&grow_tree_op<run>)); }
 
 }  // namespace specdec

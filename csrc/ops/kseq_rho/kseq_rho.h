@@ -20,7 +20,7 @@
 // so |f| is at most 2^-20 = 16 u at the end.
 #pragma once
 
-#include "../../core/row.h"
+#include "../../core/row_pairs.h"
 #include "../../core/bracket.h"
 
 namespace specdec {
@@ -143,5 +143,13 @@ SPECDEC_HD KSeq kseq_rho(Executor& executor, const Target& p, const Dist& q, int
     return {double(k), 0, 0};  // an overlap, if any, is smaller than the rounding error
   return {found.t == most || rho > double(k) ? double(k) : rho > 1 ? rho : 1, 1 - r, 1 - power(r, k)};
 }
+
+struct KSeqRho : RowPairs {
+  static constexpr const char* kName = "kseq_rho";
+  Ints k;                                                    // [N]
+  double *rho = nullptr, *beta = nullptr, *p_acc = nullptr;  // [N]
+
+  SPECDEC_HD void write(int64_t n, const KSeq& x) const { rho[n] = x.rho, beta[n] = x.beta, p_acc[n] = x.p_acc; }
+};
 
 }  // namespace specdec

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cluster of blocks per pair of rows makes all passes of the search for rho. It keeps the pair's weights in shared
 // memory if there is room.
-#include <torch/csrc/stable/library.h>
 
 #include <algorithm>
 
 #include "../../cuda/by_id.h"
 #include "../../cuda/list_entries.cuh"
 #include "../../cuda/pair_search.cuh"
-#include "kseq_rho_op.h"
+#include "kseq_rho.h"
 
 namespace specdec {
 namespace {
@@ -62,7 +61,7 @@ void launch_kernels<kReadsIds>(const KSeqRho& a, const Tensor& like) {
 }
 
 #ifndef SPECDEC_READS_IDS
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("kseq_rho", TORCH_BOX(&kseq_rho_op<&run<KSeqRho>>)); }
+void run(const KSeqRho& a, const Tensor& like) { launch_either(a, like); }
 #endif
 
 }  // namespace specdec

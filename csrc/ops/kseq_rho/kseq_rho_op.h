@@ -9,14 +9,6 @@
 
 namespace specdec {
 
-struct KSeqRho : RowPairs {
-  static constexpr const char* kName = "kseq_rho";
-  Ints k;                                                    // [N]
-  double *rho = nullptr, *beta = nullptr, *p_acc = nullptr;  // [N]
-
-  SPECDEC_HD void write(int64_t n, const KSeq& x) const { rho[n] = x.rho, beta[n] = x.beta, p_acc[n] = x.p_acc; }
-};
-
 template <void (*Run)(const KSeqRho&, const Tensor& like)>
 std::tuple<Tensor, Tensor, Tensor> kseq_rho_op(const Tensor& p, const OptTensor& p_stats, const Tensor& q,
                                                const OptTensor& q_stats, const Tensor& k, const OptTensor& q_ids) {

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two launches. The first sums (p - q)+ over each chunk, and the block of a row that finishes last adds up the sums of
 // the row's chunks. The second writes the normalised rows.
-#include <torch/csrc/stable/library.h>
-
 #include "../../cuda/block_executor.cuh"
-#include "residual_op.h"
+#include "residual.h"
 
 namespace specdec {
 namespace {
@@ -48,6 +46,8 @@ __global__ void __launch_bounds__(kThreads, 3) normalise(const Rest s) {
   });
 }
 
+}  // namespace
+
 void run(const ResidualRows& a, const Tensor& like) {
   constexpr const char* kOp = "residual";
   const OnDeviceOf device(like);
@@ -60,9 +60,5 @@ void run(const ResidualRows& a, const Tensor& like) {
   SPECDEC_LAUNCH(kOp, masses, a.N * s.grid.blocks, device.stream, s);
   SPECDEC_LAUNCH(kOp, normalise, a.N * s.grid.blocks, device.stream, s);
 }
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("residual", TORCH_BOX(&residual_op<run>)); }
 
 }  // namespace specdec

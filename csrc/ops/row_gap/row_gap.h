@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../../core/pair_sums.h"
+#include "../../core/row_pairs.h"
 #include "../../rules/confidence.h"
 
 namespace specdec {
@@ -19,5 +20,15 @@ SPECDEC_WALK Gap row_gap(Executor& executor, const Dist& p, const Dist& q) {
   const PairGap x = valid ? executor.gap(p, q) : PairGap{NAN, NAN, executor.entropy(p), executor.entropy(q)};
   return {x.tv, x.overlap, x.entropy_p, x.entropy_q, max_p, max_q};
 }
+
+struct RowGap : RowPairs {
+  static constexpr const char* kName = "row_gap";
+  float* gaps = nullptr;  // [N, 6]
+
+  SPECDEC_HD void write(int64_t n, const Gap& x) const {
+    const double values[6] = {x.tv, x.overlap, x.entropy_p, x.entropy_q, x.max_p, x.max_q};
+    for (int i = 0; i < 6; ++i) gaps[6 * n + i] = float(values[i]);
+  }
+};
 
 }  // namespace specdec

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cluster of blocks per pair of rows.
-#include <torch/csrc/stable/library.h>
-
 #include "../../cuda/by_id.h"
 #include "../../cuda/list_entries.cuh"
 #include "../../cuda/mixture_executor.cuh"
-#include "row_gap_op.h"
+#include "row_gap.h"
 
 namespace specdec {
 namespace {
@@ -39,7 +37,7 @@ void launch_kernels<kReadsIds>(const RowGap& a, const Tensor& like) {
 }
 
 #ifndef SPECDEC_READS_IDS
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("row_gap", TORCH_BOX(&row_gap_op<&run<RowGap>>)); }
+void run(const RowGap& a, const Tensor& like) { launch_either(a, like); }
 #endif
 
 }  // namespace specdec

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The blocks of a row reduce its chunks, and the last of them to finish makes the row's stats.
-#include <torch/csrc/stable/library.h>
-
 #include "../../cuda/block_executor.cuh"
 #include "../../cuda/list_entries.cuh"
-#include "row_stats_op.h"
+#include "row_stats.h"
 
 namespace specdec {
 namespace {
@@ -38,6 +36,8 @@ __global__ void __launch_bounds__(kThreads) name_argmax(const LogitRows a) {
   if (n < a.N && a.present.has(n)) a.stats[n] = stats_by_id(a.logits.ids.listed + n, a.stats[n]);
 }
 
+}  // namespace
+
 void run(const LogitRows& a, const Tensor& like) {
   constexpr const char* kOp = "row_stats";
   const OnDeviceOf device(like);
@@ -58,13 +58,6 @@ void run(const LogitRows& a, const Tensor& like) {
   else
     SPECDEC_LAUNCH(kOp, scan<false>, a.N * s.grid.blocks, device.stream, s);
   if (rows.ids) SPECDEC_LAUNCH(kOp, name_argmax, (a.N + kThreads - 1) / kThreads, device.stream, s.a);
-}
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
-  m.impl("row_stats", TORCH_BOX(&PlainRowStats<run>::call));
-  m.impl("row_stats.views", TORCH_BOX(&row_stats_op<run>));
 }
 
 }  // namespace specdec

@@ -5,16 +5,9 @@
 #include "../../binding/entry_ids.h"
 #include "../../binding/views.h"
 #include "../../binding/rows.h"
+#include "row_stats.h"
 
 namespace specdec {
-
-struct LogitRows {
-  int64_t N = 0;
-  SeenRows logits;            // [N, V]
-  Sampling sampling;          // [N]
-  Present present;            // of the N rows
-  RowStats* stats = nullptr;  // [N]: a RowStats is the four floats, in order; all 0 for an absent row
-};
 
 template <void (*Run)(const LogitRows&, const Tensor& like)>
 Tensor row_stats_op(const Tensor& logits, SPECDEC_SAMPLING_ARGUMENTS(), const OptTensor& num_rows,

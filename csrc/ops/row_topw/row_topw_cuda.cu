@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The blocks of a row reduce its chunks. The last of them to finish makes the row's stats, unless they are given, and
 // searches the few chunks that can hold one of the best ids.
-#include <torch/csrc/stable/library.h>
-
 #include "../../cuda/best_ids.cuh"
 #include "../../cuda/block_executor.cuh"
 #include "../../cuda/views.cuh"
-#include "row_topw_op.h"
+#include "row_topw.h"
 
 namespace specdec {
 namespace {
@@ -36,6 +34,8 @@ __global__ void __launch_bounds__(kThreads, 2) extend_beams(const TopWLaunch s) 
   BestIds(row, table.max, worth).each(a.w, [&](int64_t i, uint64_t order) { a.put(n, i, order); });
 }
 
+}  // namespace
+
 void run(const RowTopW& a, const Tensor& like) {
   constexpr const char* kOp = "row_topw";
   const OnDeviceOf device(like);
@@ -47,13 +47,6 @@ void run(const RowTopW& a, const Tensor& like) {
   room.take(kOp, scratch, device.stream, s.grid, s.table);
   views.make(kOp, s.a.logits, a.N, device.stream);
   SPECDEC_LAUNCH(kOp, extend_beams, a.N * s.grid.blocks, device.stream, s);
-}
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
-  m.impl("row_topw", TORCH_BOX(&PlainRowTopw<run>::call));
-  m.impl("row_topw.views", TORCH_BOX(&row_topw_op<run>));
 }
 
 }  // namespace specdec

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The blocks of a row reduce its chunks, and the last of them to finish makes the draws. Draws from rows by id are in
 // listed_draws_cuda.cu, races in race_cuda.cu.
-#include <torch/csrc/stable/library.h>
 
 #include "draws.cuh"
-#include "sample_op.h"
+#include "sample.h"
 #include "sample_race.cuh"
 
 namespace specdec {
@@ -48,6 +47,8 @@ std::function<void()> prepare_any_race(const Sample& a, const Tensor& like, cuda
     return a.logits.ids ? prepare_race<true>(a, like, stream) : prepare_race<false>(a, like, stream);
 }
 
+}  // namespace
+
 void run(const Sample& a, const Tensor& like) {
   constexpr const char* kOp = "sample";
   const OnDeviceOf device(like);
@@ -77,13 +78,6 @@ void run(const Sample& a, const Tensor& like) {
     s.a.k = a.k, rows.ids = ids;
   }
   launch_draws_by_id(s, device.stream);
-}
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
-  m.impl("sample", TORCH_BOX(&PlainSample<run>::call));
-  m.impl("sample.views", TORCH_BOX(&sample_op<run>));
 }
 
 }  // namespace specdec

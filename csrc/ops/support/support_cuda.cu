@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The blocks of a row write the bits of its chunks. The last of them to finish lists the ids whose bits are set.
-#include <torch/csrc/stable/library.h>
-
 #include "../../cuda/chunk_reduce.cuh"
 #include "../../cuda/views.cuh"
-#include "support_op.h"
+#include "support.h"
 
 namespace specdec {
 namespace {
@@ -87,6 +85,8 @@ __global__ void __launch_bounds__(kThreads, 4) keep(const SupportLaunch s) {
   for (int64_t at = count + threadIdx.x; at < a.max_kept; at += kThreads) ids[at] = -1;
 }
 
+}  // namespace
+
 void run(const Support& a, const Tensor& like) {
   constexpr const char* kOp = "support";
   const OnDeviceOf device(like);
@@ -98,13 +98,6 @@ void run(const Support& a, const Tensor& like) {
   room.take(kOp, scratch, device.stream, s.grid, s.table);
   views.make(kOp, s.a.logits, a.N, device.stream);
   SPECDEC_LAUNCH(kOp, keep, a.M * s.grid.blocks, device.stream, s);
-}
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
-  m.impl("support", TORCH_BOX(&PlainSupport<run>::call));
-  m.impl("support.views", TORCH_BOX(&support_op<run>));
 }
 
 }  // namespace specdec

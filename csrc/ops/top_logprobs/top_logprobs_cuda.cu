@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The blocks of a row find the maxima of its chunks. For the rank of each given token they also count the logits that
 // are at least as large. The last of them to finish picks the best ids.
-#include <torch/csrc/stable/library.h>
-
 #include "../../cuda/best_ids.cuh"
 #include "../../cuda/chunk_reduce.cuh"
 #include "../../cuda/views.cuh"
-#include "top_logprobs_op.h"
+#include "top_logprobs.h"
 
 namespace specdec {
 namespace {
@@ -58,6 +56,8 @@ __global__ void __launch_bounds__(kThreads, 2) pick_best(const TopLaunch s) {
   BestIds(row, chunk_max, ByLogit()).each(a.k, [&](int64_t i, uint64_t order) { a.put(p, n, i, order); });
 }
 
+}  // namespace
+
 void run(const TopLogprobs& a, const Tensor& like) {
   constexpr const char* kOp = "top_logprobs";
   const OnDeviceOf device(like);
@@ -70,13 +70,6 @@ void run(const TopLogprobs& a, const Tensor& like) {
   views.make(kOp, s.a.logits, a.N, device.stream);
   if (a.m > 0) check_cuda(kOp, cudaMemsetAsync(a.token_ranks, 0, size_t(a.N * a.m) * sizeof(int64_t), device.stream));
   SPECDEC_LAUNCH(kOp, pick_best, a.N * s.grid.blocks, device.stream, s);
-}
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
-  m.impl("top_logprobs", TORCH_BOX(&PlainTopLogprobs<run>::call));
-  m.impl("top_logprobs.views", TORCH_BOX(&top_logprobs_op<run>));
 }
 
 }  // namespace specdec

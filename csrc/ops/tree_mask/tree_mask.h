@@ -175,6 +175,9 @@ struct TreeMask {
   }
 };
 
+// Whether the second step, from the ancestors' bits to the mask, is needed
+inline bool has_units(const TreeMask& a) { return a.mask != a.ancestors && a.units() > 0; }
+
 // Calls f with the format as a std::integral_constant, so that f's loop over units is compiled for each format.
 template <class F>
 void with_format(MaskFormat format, const F& f) {

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two launches. In the first, each thread makes one word of a node's ancestors: it walks up from the node. In the
 // second, each thread writes one unit of the mask (tree_mask.h). No block waits for another.
-#include <torch/csrc/stable/library.h>
-
 #include "../../cuda/launch.h"
-#include "tree_mask_op.h"
+#include "tree_mask.h"
 
 namespace specdec {
 namespace {
@@ -31,6 +29,8 @@ __global__ void __launch_bounds__(kThreads) put_units(const TreeMask a, int64_t 
   if (unit < units) a.put_unit<MaskFormat(kFormat)>(unit);
 }
 
+}  // namespace
+
 void run(const TreeMask& a, const Tensor& like) {
   const OnDeviceOf device(like);
   check_cuda("tree_mask", cudaMemsetAsync(a.status, 0, a.B * sizeof(int32_t), device.stream));
@@ -42,9 +42,5 @@ void run(const TreeMask& a, const Tensor& like) {
     SPECDEC_LAUNCH("tree_mask", put_units<kFormat>, (units + kThreads - 1) / kThreads, device.stream, a, units);
   });
 }
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) { m.impl("tree_mask", TORCH_BOX(&tree_mask_op<run>)); }
 
 }  // namespace specdec

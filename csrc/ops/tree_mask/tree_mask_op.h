@@ -69,7 +69,4 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> tree_mask_op(const Tensor& parents, c
   return {mask, depth, positions, status};
 }
 
-// Whether the second step, from the ancestors' bits to the mask, is needed
-inline bool has_units(const TreeMask& a) { return a.mask != a.ancestors && a.units() > 0; }
-
 }  // namespace specdec

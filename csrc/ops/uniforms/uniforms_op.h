@@ -3,18 +3,9 @@
 #pragma once
 
 #include "../../binding/check.h"
-#include "../../core/philox.h"
+#include "uniforms.h"
 
 namespace specdec {
-
-struct Uniforms {
-  int64_t B = 0, n = 0;
-  Ints seed, offset;  // [B]
-  uint32_t domain = 0;
-  double* out = nullptr;  // [B, n]
-
-  SPECDEC_HD void fill(int64_t b, int64_t i) const { out[b * n + i] = uniform(seed[b], offset[b], domain, i); }
-};
 
 template <void (*Run)(const Uniforms&, const Tensor& like)>
 Tensor uniforms_op(const Tensor& seed, const Tensor& offset, int64_t n, int64_t domain) {

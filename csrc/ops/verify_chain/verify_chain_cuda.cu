@@ -5,12 +5,10 @@
 // the final token. No block waits for another of its launch. Small batches take another path (small_batch.cuh). For
 // requests that ask for a rule, or for block verification, `judge_rows` only makes the stats, and another launch walks
 // them (requests_cuda.cu). A race has one launch of its own (race_cuda.cu).
-#include <torch/csrc/stable/library.h>
-
 #include "../../cuda/by_id.h"
 #include "requests.cuh"
 #include "small_batch.cuh"
-#include "verify_chain_op.h"
+#include "verify_chain.h"
 
 namespace specdec {
 namespace {
@@ -171,12 +169,7 @@ void launch_kernels<kReadsIds>(const VerifyChain& a, const Tensor& like) {
 }
 
 #ifndef SPECDEC_READS_IDS
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
-  m.impl("verify_chain", TORCH_BOX(&PlainVerifyChain<&run<VerifyChain>>::call));
-  m.impl("verify_chain.out", TORCH_BOX(&PlainVerifyChain<&run<VerifyChain>>::out));
-  m.impl("verify_chain.views", TORCH_BOX(&VerifyChainOp<&run<VerifyChain>>::call));
-  m.impl("verify_chain.views_out", TORCH_BOX(&VerifyChainOp<&run<VerifyChain>>::out));
-}
+void run(const VerifyChain& a, const Tensor& like) { launch_either(a, like); }
 #endif
 
 }  // namespace specdec

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/csrc/stable/library.h>
 
 #include "trees.cuh"
 #include "../../cuda/by_id.h"
-#include "verify_tree_op.h"
+#include "verify_tree.h"
 
 namespace specdec {
 namespace {
@@ -47,12 +46,7 @@ void launch_kernels<kReadsIds>(const VerifyTree& given, const Tensor& like) {
 }
 
 #ifndef SPECDEC_READS_IDS
-STABLE_TORCH_LIBRARY_IMPL(specdec, SPECDEC_CUDA_KEY, m) {
-  m.impl("verify_tree", TORCH_BOX(&PlainVerifyTree<&run<VerifyTree>>::call));
-  m.impl("verify_tree.out", TORCH_BOX(&PlainVerifyTree<&run<VerifyTree>>::out));
-  m.impl("verify_tree.views", TORCH_BOX(&VerifyTreeOp<&run<VerifyTree>>::call));
-  m.impl("verify_tree.views_out", TORCH_BOX(&VerifyTreeOp<&run<VerifyTree>>::out));
-}
+void run(const VerifyTree& a, const Tensor& like) { launch_either(a, like); }
 #endif
 
 }  // namespace specdec
