@@ -184,10 +184,11 @@ STATS = torch.zeros(2, 4)
         (
             [Rows(Z), Rows(Z[:1])],
             ValueError,
-            r"rows\[1\] must have shape \[2, 3\] and kind 'logits', as rows\[0\], "
-            r"got \[1, 3\] and 'logits'",
+            r"rows\[1\] must have shape \[2, 3\], dtype torch.float32 and kind 'logits', as rows\[0\], "
+            r"got \[1, 3\], torch.float32 and 'logits'",
         ),
-        ([Rows(Z), Rows(Z, kind="probs")], ValueError, r"rows\[1\] must have .*, got \[2, 3\] and 'probs'"),
+        ([Rows(Z), Rows(Z.half())], ValueError, r"rows\[1\] must have .*, got \[2, 3\], torch.float16 and 'logits'"),
+        ([Rows(Z), Rows(Z, kind="probs")], ValueError, r"rows\[1\] must have .*, got \[2, 3\], .* and 'probs'"),
         ([Rows(Z, row=torch.zeros(2, dtype=torch.int64))], ValueError, r"rows\[0\].row must be None, got a tensor"),
         ([Rows(Z, stats=STATS), Rows(Z)], ValueError, r"rows must all have stats, .*, got no stats in rows\[1\]"),
         ([Rows(Z, temperature=0.5)], ValueError, r"rows must all have stats, .*, got temperature in rows\[0\]"),

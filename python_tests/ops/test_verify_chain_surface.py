@@ -219,6 +219,10 @@ BAD += [
         ({"bonus_tokens": BONUS, "target_logits": torch.zeros(1, 11)}, f"D=5 rows for D=5 drafts {INSTEAD}", 1),
     )
 ]
+# D+B+1 rows go with B+1 requests, whose offsets lack the 0. The host sees that these begin with 0; a device does not
+# look.
+LACKS_0_OR_ROWS = rf"{OF_TARGET} D\+B=9 .*, got 10$|cu_draft.* a leading 0"
+BAD += [(ragged, {"target_logits": torch.zeros(10, 11)}, REFUSED, LACKS_0_OR_ROWS)]
 
 
 @pytest.mark.parametrize(
@@ -241,6 +245,11 @@ def test_bad_arguments(op_backend, base, change, error, message):
         wrong = 2 if "temperature" in change else 1
         others = [b for b in range(B) if b != wrong]
         assert out.status[wrong] & sk.STATUS_INVALID_ROW and torch.equal(out.tokens[others], want.tokens[others])
+
+
+def test_offsets_that_begin_with_0_do_not_lack_it():
+    with pytest.raises(ValueError, match=r"^verify_chain: target must have D\+B=9 rows for D=5 drafts .*, got 10$"):
+        flat.call(sk.verify_chain, **ragged() | {"target_logits": torch.zeros(10, V)})
 
 
 def draft_on_another_device(args):

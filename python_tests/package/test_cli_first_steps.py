@@ -108,6 +108,18 @@ def test_threads_that_crawl_are_not_chosen():
     assert target.passes == 1 + 2 * 2, "one turn to warm up, one to time"
 
 
+def test_threads_are_restored_after_an_error():
+    class Fails(Crawls):
+        def forward(self, ids, starts, cache, keep="last"):
+            super().forward(ids, starts, cache, keep)
+            if torch.get_num_threads() == 2:
+                raise MemoryError("no room")
+
+    with pytest.raises(MemoryError, match="no room"):
+        pick_threads(Fails(1), (1, 2))
+    assert torch.get_num_threads() == 1
+
+
 def test_help_waits_for_torch_alone():
     """Help imports torch, this package and the standard library only. The package takes less than a quarter of torch's
     own time."""

@@ -21,14 +21,16 @@ def pick_threads(target, counts: tuple[int, ...], seconds: float = 4.0, passes: 
     target.forward(token, [0], cache, keep=None)
     times: dict[int, list[float]] = {threads: [] for threads in counts}
     began = perf_counter()
-    for turn in range(1 + passes):
-        for threads, found in times.items():
-            torch.set_num_threads(threads)
-            start = perf_counter()
-            target.forward(token, [1], cache)
-            found.append(perf_counter() - start)
-        if turn and perf_counter() - began > seconds:
-            break
-    torch.set_num_threads(before)
+    try:
+        for turn in range(1 + passes):
+            for threads, found in times.items():
+                torch.set_num_threads(threads)
+                start = perf_counter()
+                target.forward(token, [1], cache)
+                found.append(perf_counter() - start)
+            if turn and perf_counter() - began > seconds:
+                break
+    finally:
+        torch.set_num_threads(before)
     medians = {threads: median(found[1:]) for threads, found in times.items()}  # the first turn is the warm-up
     return min(medians.items(), key=lambda of: of[1])

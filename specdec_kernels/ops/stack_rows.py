@@ -19,7 +19,7 @@ def stack_rows(rows: Sequence[Rows]) -> Rows:
 
     Args:
         rows: the ``.rows`` of G calls of ``sample``, or G Rows without stats and sampling parameters. All have the same
-            shape and kind. Sparse rows: all have ``ids`` [B, E]. Mapped rows: all have the same ``vocab_map``.
+            shape, dtype and kind. Sparse rows: all have ``ids`` [B, E]. Mapped rows: all have the same ``vocab_map``.
 
     Returns:
         Rows: logits [B, G, V]; stats [B, G, 4] if the given rows have stats; ids [B, G, E] if they have ids.
@@ -42,9 +42,10 @@ def stack_rows(rows: Sequence[Rows]) -> Rows:
         device = x.logits.device
         _check.dims(op, f"rows[{i}].logits", x.logits, "B, V")
         _check.choice(op, f"rows[{i}].kind", x.kind, ROW_KINDS)
-        if x.logits.shape != first.logits.shape or x.kind != first.kind:
-            wanted = f"shape {list(first.logits.shape)} and kind {first.kind!r}, as rows[0]"
-            raise ValueError(f"{op}: rows[{i}] must have {wanted}, got {list(x.logits.shape)} and {x.kind!r}")
+        wanted, came = ((list(y.logits.shape), y.logits.dtype, y.kind) for y in (first, x))
+        if wanted != came:
+            wanted = "shape {}, dtype {} and kind {!r}, as rows[0]".format(*wanted)
+            raise ValueError(f"{op}: rows[{i}] must have {wanted}, got {came[0]}, {came[1]} and {came[2]!r}")
         _rows.refuse(op, f"rows[{i}]", x, *_rows.VIEWS, "row")
         _check_ids(op, f"rows[{i}]", x, first)
         _rows.check_either(op, f"rows[{i}]", x)

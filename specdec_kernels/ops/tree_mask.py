@@ -36,8 +36,8 @@ def tree_mask(
     """Return the attention mask of a tree of tokens: each node attends to itself, its ancestors and the prefix.
 
     For nodes i and j, M[i, j] = 1 iff j is i or an ancestor of i. A padding node (parent -1 at i > 0) attends to itself
-    only, so that its row of the softmax is not empty. The descendants of a padding node do not attend to the prefix
-    either.
+    only, so that its row of the softmax is not empty, unless its key is num_keys or more. The descendants of a padding
+    node do not attend to the prefix either.
 
     Args:
         parents: [B, N] int32 or int64, any strides, parents[i] < i, -1 for the root and for padding, as from

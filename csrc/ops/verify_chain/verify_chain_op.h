@@ -128,7 +128,8 @@ inline void check_positions(const Op& op, const VerifyChain& a, const Tensor& lo
     check_shape(op, "draft_tokens", draft_tokens, {{"B", logits.size(0)}, {"G", G}});
   }
   const Tensor& positions = bonus_tokens ? *bonus_tokens : row ? *row : logits;
-  const bool lacks_0 = a.cu_draft && positions.dim() > 0 && positions.size(0) - (bonus_tokens ? 0 : a.D) == a.B + 1;
+  const bool one_more = a.cu_draft && positions.dim() > 0 && positions.size(0) - (bonus_tokens ? 0 : a.D) == a.B + 1;
+  const bool lacks_0 = one_more && !(values_at_hand(op) && a.cu_draft[0] == 0);
   check(!lacks_0, op, "cu_draft must have shape [B+1=", a.B + 2, "], a leading 0 and then the ends of drafts, got [",
         a.B + 1, "]");
   if (a.cu_draft && values_at_hand(op)) check_cu_draft(op, a.cu_draft, a.B, a.D, a.G, a.present);
