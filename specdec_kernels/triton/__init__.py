@@ -37,8 +37,8 @@ def _parameters(op: str) -> tuple[Callable, list[str | tuple[str, ...]]]:
     """Return the Triton function of an op, and the names of the arguments that each of its parameters takes.
 
     The function and its module have the op's name. The first parameter, which takes the results, is left out. A
-    parameter named after a side, such as `target`, takes all fields of GivenRows; one that ends in `views` takes all
-    fields of GivenViews."""
+    parameter named after a side, such as `target`, takes all fields of GivenRows unless an argument has that name; one
+    that ends in `views` takes all fields of GivenViews."""
     function = getattr(importlib.import_module(f"{__package__}.{op}"), op)
     known = taken(op)
     names: list[str | tuple[str, ...]] = []
@@ -79,8 +79,8 @@ def writer_of(op: str) -> Callable[[tuple | torch.Tensor, tuple], None]:
 def op_of(op: str) -> Callable:
     """Return the implementation of an op or overload, given its name in dispatch.overloads().
 
-    The op of the same name in specdec_check checks the arguments and allocates the results. The Triton function fills
-    them.
+    The op of the same name in specdec_check checks the arguments and allocates the results, unless `out` gives them.
+    The Triton function fills them.
     """
     name, _, overload = op.partition(".")
     prepare = getattr(getattr(torch.ops.specdec_check, name), overload or "default")

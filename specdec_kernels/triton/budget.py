@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""budget (csrc/ops/budget/budget.h): one program. It stores the keys of all slots, then finds the key of the last slot
-to take, one bit of the key at a time."""
+"""budget (csrc/ops/budget/budget.h), in one program.
+
+It stores the keys of all slots. Then it finds the key of the last slot to take, one bit at a time. At the end it counts
+the slots of each request up to that key."""
 
 import torch
 import triton
@@ -9,7 +11,7 @@ import triton.language as tl
 from .core import launch
 
 NO_KEY = tl.constexpr((1 << 63) - 1)
-TOP = tl.constexpr((1 << 31) - 1)  # the bits of a float32 that is not negative, as every worth
+TOP = tl.constexpr((1 << 31) - 1)  # all bits but the sign: negative survivals count as 0
 
 
 @triton.jit
@@ -23,8 +25,11 @@ def lengths_of(num_drafts, b, B, G):
 
 @triton.jit
 def store_keys(survival, request_stride, draft_stride, num_drafts, slot_keys, B, G, BLOCK: tl.constexpr):
-    """Store the key of slot i of request b at i * B + b. Return the number of slots. A larger survival has a smaller
-    key."""
+    """Store the key of slot i of request b at i * B + b, NO_KEY if the request has no such slot. Return the number of
+    slots.
+
+    From its highest bits down, a key holds the smallest survival of the request up to the slot (the larger, the smaller
+    the key), the slot, and the request."""
     slots = tl.zeros([BLOCK], tl.int32)
     for begin in range(0, B, BLOCK):
         b = begin + tl.arange(0, BLOCK)

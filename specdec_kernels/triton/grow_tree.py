@@ -2,7 +2,7 @@
 """grow_tree (csrc/ops/grow_tree/grow_tree.h): a program per request.
 
 It ranks the candidates of each level by comparing all pairs of them in tiles. Then it adds nodes one by one, the one
-with the smallest key first. A block holds the key of each node, another the key of each node's next child."""
+with the smallest key first. One tensor holds the key of each node, another the key of each node's next child."""
 
 import torch
 import triton

@@ -2,8 +2,9 @@
 """The best rho of K-SEQ, for ROWS pairs at once (csrc/ops/kseq_rho/kseq_rho.h has the derivation).
 
 The search is over t = rho * sum p / sum q. `under` is the sum U(t) = sum (p - t q)+, and rejected() is the probability
-r(t) that one draft is rejected. The result is the smallest t with f(t) = U(t) / sum p - r(t)^k <= 0. One program makes
-all passes of the search over a pair. From the second pass on, it reads the pair from the cache."""
+r(t) that one draft is rejected. The search looks for the smallest t with f(t) = U(t) / sum p - r(t)^k <= 0, and
+returns the upper end of a narrow bracket of that t. One program makes all passes of the search over a pair, so later
+passes can read the pair from the cache."""
 
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from .row_stats import dist
 GUARD = tl.constexpr(2.0**-22)  # bound of the relative error of U
 TIGHT = tl.constexpr(2.0**-21)  # relative width of a bracket that is narrow enough
 LOOSE = tl.constexpr(2.0**-16)  # wider, but narrow enough if |f| is small there
-SMOOTH_PASSES = tl.constexpr(10)  # later passes have evenly spaced candidates, so the search ends whatever the rounding
+SMOOTH_PASSES = tl.constexpr(10)  # later passes divide the bracket evenly, so the search ends whatever the rounding
 MOST_PASSES = tl.constexpr(24)
 
 
@@ -37,7 +38,8 @@ class Pairs(NamedTuple):
 
 @triton.jit
 def pair_weights(side, b, d, c, alive, DRAFT: tl.constexpr, S):
-    """Return the weights of chunk c as a residual uses them; NaN if the row is invalid."""
+    """Return the weights of chunk c as a residual uses them. They are NaN if the stats of logits are, or if a chunk of
+    probabilities holds NaN or +inf."""
     z, w = entries(side, b, d, c, alive & (d.hot < 0), DRAFT, S)
     if side.PROBS:
         return tl.where(is_bad(z)[:, None], float("nan"), w)
@@ -84,7 +86,7 @@ def rejected(t, under, p_mass, q_mass):
 
 @triton.jit
 def excess(t, under, p_mass, q_mass, k, guard):
-    """Return f [ROWS, points], with `under` enlarged by the share `guard`. Masses and k are [ROWS, 1]."""
+    """Return f [ROWS, points], with its term U(t) / sum p enlarged by the share `guard`. Masses and k are [ROWS, 1]."""
     return under / p_mass * (1 + guard) - power(rejected(t, under, p_mass, q_mass), k)
 
 
@@ -203,8 +205,10 @@ def still_open(bracket, p_mass, q_mass, k):
 
 @triton.jit
 def candidates(bracket, smooth, p_mass, q_mass, k):
-    """Return four candidates inside the bracket. If `smooth`, they span the points where f crosses 0 if U follows its
-    tangents, and if it follows its chord. Otherwise they are evenly spaced."""
+    """Return four evenly spaced candidates in the bracket.
+
+    If `smooth`, f crosses 0 near the first if U follows its tangents, and near the last if U follows its chord.
+    Otherwise the candidates divide the bracket into five equal parts."""
     width = bracket.hi - bracket.lo
     begin = bracket.lo * 0 + 0.2
     end = bracket.lo * 0 + 0.8

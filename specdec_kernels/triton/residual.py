@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""residual: norm((p - q)+) as a row. One launch sums the chunks, and a second one writes the row."""
+"""residual: norm((p - q)+) of rows. One launch sums the chunks, and a second one writes the results."""
 
 import torch
 import triton

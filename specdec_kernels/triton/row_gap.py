@@ -15,7 +15,8 @@ from .row_stats import dist
 
 @triton.jit
 def sureness(side, d, z, w, S):
-    """Return a tile's part of the sum for the entropy, its largest entry, and whether the row is invalid.
+    """Return a tile's part of the sum for the entropy, its largest finite entry, and whether it shows that the row is
+    invalid.
 
     z: entries; w: probabilities. In rows with ids of their own, entries of one id add up, so these rows are measured by
     w."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""row_stats: the stats (four floats) of a row from its chunk sums, with every filter (csrc/core/filters.h).
+"""row_stats: the stats (four floats) of a row from its chunk sums, with its filters (csrc/core/filters.h).
 
-A wide launch sums the chunks. In a second launch, a program per row computes the stats."""
+A wide launch sums the chunks. In a second launch, a program per block of rows computes the stats."""
 
 import torch
 import triton
@@ -72,7 +72,7 @@ def row_max(side, at, exists, S):
 
 @triton.jit
 def row_sum(side, at, top, scale, exists, S):
-    """Return the sum of exp((z - top) * scale) over the row, chunk by chunk, in float64."""
+    """Return the sum of exp((z - top) * scale) over the row. Its chunk sums are added in float64."""
     chunks = chunks_of(side)
     total = start(0.0, tl.float64, S)
     for begin in range(0, chunks, S.CHUNKS):
@@ -170,7 +170,7 @@ def read_stats(side, b, row, exists, T, S):
     each_row = each(row, S)
     alive = each(exists, S)
     scale = scale_of(T)
-    scale = each(tl.where(scale == float("inf"), 1.0, scale), S)  # a greedy row is summed only to find NaN
+    scale = each(tl.where(scale == float("inf"), 1.0, scale), S)  # a greedy row is summed only to find NaN and +inf
     cutoff = tl.zeros_like(scale) - FLT_MAX
     tl.debug_barrier()
     for begin in range(0, chunks, S.TOGETHER):
@@ -187,8 +187,8 @@ def read_stats(side, b, row, exists, T, S):
 
 @triton.jit
 def dist(side, b, row, index, there, GREEDY: tl.constexpr, S):
-    """Return the distributions of rows of the requests b; no distribution where `there` is not set. Stats are read at
-    `index` if they are given, and computed otherwise. GREEDY: compute them at temperature 0."""
+    """Return the distributions of rows of the requests b; no distribution where `there` is not set. The stats of
+    logits are read at `index` if they are given, and computed otherwise. GREEDY: compute stats at temperature 0."""
     if GREEDY:
         return from_stats(side, row, read_stats(side, b, row, there, tl.zeros([S.ROWS], tl.float32), S), there)
     elif side.PROBS or side.stats is not None:
@@ -208,7 +208,7 @@ def scan_kernel(rows, B, G, bonus, D, cu_draft, count, per_program, S: tl.conste
     else:
         scale = tl.load(rows.stats + index * 4, mask=exists, other=1.0)
         cutoff = tl.load(rows.stats + index * 4 + 1, mask=exists, other=0.0)
-    scale = tl.where(scale == float("inf"), 1.0, scale)  # a greedy row is summed only to find NaN
+    scale = tl.where(scale == float("inf"), 1.0, scale)  # a greedy row is summed only to find NaN and +inf
     chunks = chunks_of(rows)
     first = tl.program_id(1) * per_program
     for c in range(first, tl.minimum(first + per_program, chunks)):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """sample: k draws from a row's distribution, independent or without replacement.
 
-After the launches of row_stats, a program per row draws, or a race is run (core/race.py)."""
+The stats and the chunk sums that are needed come from launches of row_stats. Then a program per block of rows draws, or
+a race is run (core/race.py)."""
 
 import triton
 import triton.language as tl

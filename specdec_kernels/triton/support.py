@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""support (csrc/ops/support/support.h). One launch packs the bits of every chunk, one lists the ids from the bits."""
+"""support (csrc/ops/support/support.h). One launch packs a bit for each id: whether it is kept. Another one lists the
+kept ids, if the caller wants any of them."""
 
 import torch
 import triton.language as tl
@@ -43,7 +44,8 @@ def put_bits_kernel(rows, N, index, M, num_rows, words, bits, kept, per_program,
 
 @launch.kernel
 def list_ids_kernel(bits, words, kept, upto, M, chunks, ids, max_kept, per_program, S: tl.constexpr):
-    """List the ids whose bits are set. upto [M, chunks]: the number of ids kept up to the end of each chunk."""
+    """List the first max_kept ids whose bits are set. upto [M, chunks]: the number of ids kept up to the end of each
+    chunk."""
     i = tl.program_id(0).to(tl.int64) * S.ROWS + tl.arange(0, S.ROWS)
     lane = tl.arange(0, S.WIDTH)[None, :]
     first = tl.program_id(1) * per_program

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """top_logprobs (csrc/ops/top_logprobs/top_logprobs.h): a wide launch finds the best id of each chunk and counts ranks.
-A program per row lists the best ids (core/best_ids.py). The last launch gathers log-probabilities."""
+Then core/best_ids.py finds the best ids. Their log-probabilities, and those of the given tokens, are gathered last."""
 
 import torch
 import triton

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tree_mask (csrc/ops/tree_mask/tree_mask.h): one launch climbs from each node to the root and packs its ancestors, and
-a second one writes the mask."""
+"""tree_mask (csrc/ops/tree_mask/tree_mask.h): one launch climbs from each node towards the root and packs its
+ancestors. A second one writes the mask, unless the packed ancestors are the mask."""
 
 from typing import Any, NamedTuple
 
@@ -90,8 +90,8 @@ def climb_kernel(
 
 @triton.jit
 def sees(ancestors, b, i, j, lengths, N, W, inside, NODES_ONLY: tl.constexpr):
-    """Return whether node i may attend to key j. It may attend to itself and its ancestors, and to the prefix if it
-    descends from the root."""
+    """Return whether node i may attend to key j. It may attend to itself and its ancestors, and to the prefix if the
+    root is among these."""
     row = ancestors + (b * N + i) * W
     prefix = tl.zeros_like(b)
     start = prefix

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """verify_chain: the launches of row_stats for sides without stats, then two launches.
 
-The first, stop_kernel, finds where each request stops and sums the chunks of (p - q)+ there. The second, final_kernel,
-draws the last token from these sums. Requests with a rule or the method "block" are verified in an extra launch before
-these two (chain/by_rule.py). A race has three launches of its own: those of core/race.py, and end_race_kernel."""
+The first, stop_kernel, finds where each request stops and sums the chunks of p and of (p - q)+ there. The second,
+final_kernel, draws the last token from these sums. Requests with a rule other than "exact" are verified in an extra
+launch before these two (chain/by_rule.py). With the method "block", that launch verifies all requests, and the two are
+left out. In place of the two, a race has three launches: those of core/race.py, and end_race_kernel."""
 
 from typing import Any, NamedTuple
 

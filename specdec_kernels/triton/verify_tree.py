@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify_tree: one launch. Each program walks the tree of its request and reads only the rows of visited nodes."""
+"""verify_tree: one launch walks the trees, and reads only the rows of visited nodes. Before it, by_id() copies
+draft rows that have ids."""
 
 import torch
 import triton
@@ -78,7 +79,9 @@ def launch_walk(tables, shape, count, D, target, draft, random, out, method) -> 
     table = table_of(rows.V, draft.rows) if draft else launch.table(rows.V)
     if launch.interpreted():
         sizes = table.sizes(ROWS=min(table.rows, launch.power_of_2(B)))
-    else:  # registers are scarce: one row, and 16 bytes per thread (8 in traversal, which keeps two frames)
+    else:
+        # Registers are scarce: one row and, of the side with the narrower entries, at most 16 bytes per thread.
+        # Traversal keeps two frames, and reads one chunk.
         narrowest = min(side.rows.data.itemsize for side in (target, draft) if side)
         at_once = THREADS * (8 if method == TRAVERSAL.value else 16) // narrowest // launch.CHUNK
         sizes = table.sizes(ROWS=1, TOGETHER=min(table.together, max(1, at_once)))

@@ -43,8 +43,8 @@ from .draft_test import Drafts, Request, dist_at, load_drafts, request_of
 from .position import Position, get_position, look, put_position
 
 # States of resample(). TESTING: the last position that a block keeps is not found yet. At this position, the token is
-# drawn from the residual of pi (REST), from pi (WHOLE) or from p (PLAIN), the first that has mass. LOST: none has mass.
-# DONE: a token was chosen.
+# drawn from the residual of pi (REST), from pi (WHOLE) or from p (PLAIN), the first that has mass. LOST: none has mass,
+# or p is invalid. DONE: a token was chosen, or none is drawn there.
 TESTING = tl.constexpr(0)
 REST = tl.constexpr(1)
 WHOLE = tl.constexpr(2)
@@ -70,7 +70,9 @@ def reads_p(left):
 
 @triton.jit
 def sum_left(target, draft, left, masses, sums, S):
-    """Return the sum of the weights in float64, NaN if p is invalid. The chunk sums stay in `masses`."""
+    """Return the sum of the weights in float64; NaN if p is a row of probabilities that is read and holds NaN or +inf.
+
+    The chunk sums stay in `masses`."""
     total = tl.full([S.ROWS], 0.0, tl.float64)
     chunks = chunks_of(target)
     b = each_request(S)
@@ -120,7 +122,10 @@ def argmax_finite(target, p, needed, S):
 
 @triton.jit
 def left_at(target, draft, position, state, hopeless, alpha, needed, S):
-    """Return the weights to draw from, and whether they subtract q: (r pi - q)+ after a tested draft, else pi or p.
+    """Return the weights to draw from, and whether they subtract q.
+
+    They are (r pi - q)+ if a draft was tested at the position, unless these have been found to have no mass. Otherwise
+    they are pi or, in the state PLAIN, p.
 
     hopeless: the position is not kept in any case, so the sums that pi lacks are not computed."""
     pi = complete(target, draft, position.p, position.q, position.pi, alpha.first, needed & ~hopeless, S)
@@ -151,9 +156,11 @@ def stays_at(draft, b, position, hot, total, u):
 def resample(drafts, x, i, status, target, draft, positions, masses, random, alpha, block, S):
     """Return the position where the walk ends, the final token there, its ln p, and the status.
 
-    A block ends at the last i with u < h_i, where h_i = s_i / (s_i + 1 - r_i) and s_i = sum (r_i pi_i - q_i)+. After
-    the last draft h_i = r_i. The final token is drawn from (r pi - q)+ if a draft was tested there. If none was, or
-    this has no mass, it is drawn from pi, and if pi has no mass, from p."""
+    A block ends at the last i with u < h_i, or at 0 if there is none. Here h_i = s_i / (s_i + 1 - r_i) with
+    s_i = sum (r_i pi_i - q_i)+. If no draft was tested at i, as after the last draft, h_i = r_i.
+
+    The final token is drawn from (r pi - q)+ if a draft was tested there. If none was, or this has no mass, it is drawn
+    from pi, and if pi has no mass, from p."""
     columns = drafts.G + 1
     v = uniform_of(random, x.b, drafts.G, columns, DOMAIN_FINAL, x.b * 0, x.b >= 0)
     state = tl.where(block & (i > 0), TESTING, REST)
@@ -195,8 +202,8 @@ def resample(drafts, x, i, status, target, draft, positions, masses, random, alp
 
 @triton.jit
 def walk(drafts, x, target, draft, positions, random, rules, rule, alpha, block, SCORES_END: tl.constexpr, S):
-    """Walk until a draft is rejected or, in a block, the next position cannot be reached. Return the position and the
-    status bits.
+    """Walk until the drafts end, one is rejected or, in a block, the next position cannot be reached. Return the
+    position and the status bits.
 
     In a block r_0 = 1 and r_i = min(1, r_(i-1) pi_(i-1)(d_i) / q_(i-1)(d_i)). The sums that pi lacks are not computed
     if its lower bound already accepts the draft, or already makes the next r 1."""

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drafts of requests, and a test of all of them at once (csrc/ops/verify_chain/verify_chain.h). It finds where each
-request stops, and its status. In a race (race.h), the test of a draft is whether it is the winner of its row."""
+"""The drafts of requests, and a test of all of them at once (csrc/ops/verify_chain/verify_chain.h).
+
+The test finds where each request stops, and its status. In a race (race.h), a draft is accepted if it is the winner of
+its row."""
 
 from typing import Any, NamedTuple
 
@@ -47,10 +49,10 @@ class Out(NamedTuple):
 
 
 class DraftTest(NamedTuple):
-    d: Any  # drafts [ROWS, POSITIONS]
+    d: Any  # drafts, or the winners of a race, [ROWS, POSITIONS]
     log_p: Any
     n: Any  # number of accepted drafts
-    removed: Any  # whether a draft was rejected and its q is valid, so that (p - q)+ is left
+    removed: Any  # whether a draft was rejected and its q is valid: (p - q)+ is left; None in a race
     status: Any
 
 
@@ -133,7 +135,7 @@ def test_drafts(drafts, x, exists, target, draft, random, POSITIONS: tl.constexp
     inside = exists[:, None] & (i < x.g[:, None])
     each = Request(x.b[:, None], x.start[:, None], x.g[:, None])
     d = load_drafts(drafts, each, i, inside)
-    drafted = inside & (d >= 0) & (d < widest(target, draft))  # an id outside both vocabularies ends the draft
+    drafted = inside & (d >= 0) & (d < widest(target, draft))  # an id outside both vocabularies ends the drafts
     p = dist_at(target, drafts, each, i, drafted, d * 0 - 1, S)
     p_d, log_p = prob(target, each.b, p, d, drafted)
     valid = is_valid(target, p) & (p_d == p_d)  # NaN here means that a probability row is invalid
@@ -145,7 +147,7 @@ def test_drafts(drafts, x, exists, target, draft, random, POSITIONS: tl.constexp
         q_d, _ = prob(draft, each.b, q, d, drafted)
         q_valid = is_valid(draft, q)
     u = uniform_of(random, each.b, i, drafts.G + 1, DOMAIN_ACCEPT, i, drafted)
-    # A greedy target accepts only its argmax, and q is not read.
+    # A greedy target accepts only its argmax, whatever q is.
     accepted = drafted & valid & tl.where(p.hot >= 0, d == p.hot, accept_test(p_d, q_d, u))
     stop = tl.min(tl.where(accepted, POSITIONS, i), 1)
     n = tl.minimum(stop, x.g)
@@ -157,8 +159,8 @@ def test_drafts(drafts, x, exists, target, draft, random, POSITIONS: tl.constexp
 
 @triton.jit
 def put_accepted(drafts, x, test, bonus_stride, V, exists, out, POSITIONS: tl.constexpr):
-    """Write the tokens of a test up to where it stopped, the caller's bonus token if it stopped there, and the
-    padding."""
+    """Write the tokens of a test up to where it stopped, and the padding. After the last draft, the caller's bonus
+    token is written if there is one."""
     i = tl.arange(0, POSITIONS)[None, :]
     token = tl.where(i <= test.n[:, None], test.d, -1)
     log_p = tl.where(i <= test.n[:, None], test.log_p, 0.0)

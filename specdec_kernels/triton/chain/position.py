@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One position of a walk by a rule (csrc/ops/verify_chain/position.h).
 
-It is computed from the confidence of both models (csrc/rules/confidence.h), and consists of p, the draft's distribution
-q, and pi, which replaces p. It is stored for a block's walk back and for the final draw. A program serves one request,
-so S.ROWS is 1.
+It holds p, the draft's distribution q, and pi, which replaces p. A rule makes pi from p, q and, if it needs them, the
+confidences of the models (csrc/rules/confidence.h). Positions are stored for a block's walk back and for the final
+draw. A program serves one request, so S.ROWS is 1.
 """
 
 from typing import Any, NamedTuple
@@ -53,7 +53,7 @@ def is_unscaled(d):
 
 @triton.jit
 def load_row(side, d, c, reads, S):
-    """Return chunks c of the distributions' rows."""
+    """Return chunks c of the distributions' rows; with ids, of the places sorted by id (merged_chunk)."""
     alive = each(reads & (d.row >= 0), S)
     if side.ids.numbers is None:
         return load_chunk(side, each_request(S), each(d.row, S), c, alive, -float("inf"), S)
@@ -114,11 +114,12 @@ def logit_confidence(side, d, scale, cutoff, least, reads, S):
 
 @triton.jit
 def confidence(side, d, sampled, least, wanted, whole, S):
-    """Return the confidence of a row: of its softmax at T = 1 without filters or, if `sampled`, of the distribution
-    that is sampled from.
+    """Return the confidence of a row. Of logits, it is that of the softmax at T = 1 without filters or, if `sampled`,
+    of the distribution that is sampled from.
 
-    The row is read if its stats do not give the largest probability, or if the entropy and the count are needed
-    (`whole`). A draft without a row has largest probability 1 and entropy 0."""
+    Where it is `wanted`, a row of probabilities is always read. A row of logits is read if its stats do not give the
+    largest probability, or if the entropy and the count are needed (`whole`). A draft without a row has largest
+    probability 1 and entropy 0."""
     has_row = d.row >= 0
     if side.data is None:
         one = tl.full([S.ROWS], 1.0, tl.float64)
@@ -150,7 +151,7 @@ class Position(NamedTuple):
     p: Any
     q: Any  # the distribution that a rejection subtracts
     pi: Any
-    tested: Any  # whether there is a draft and the rows that test it are valid
+    tested: Any  # whether there is a draft and its rows are valid; if q is not read, the draft must be below V
     r: Any  # block verification: the probability of reaching this position or a later one
 
 
@@ -185,7 +186,8 @@ def draws_at(drafts, x, i, d):
 
 @triton.jit
 def scores(rule, drafted, SCORES_END: tl.constexpr):
-    """Return whether the draft's row is read. The row after the last draft is read only by rules that define pi."""
+    """Return whether a rule that reads the draft's row reads it here. The row after the last draft is read only by
+    rules that define another distribution than p."""
     if SCORES_END:
         return drafted | (replaces_target(rule) & (rule != EXACT))
     else:
@@ -194,9 +196,10 @@ def scores(rule, drafted, SCORES_END: tl.constexpr):
 
 @triton.jit
 def confidences(target, draft, p, q, rule, alpha, p_d, z_p, judged, tested, S):
-    """Return the confidences of p and q. Values that the rule does not need are not computed."""
+    """Return the confidences of p and q. A row whose confidence the rule does not need is not read."""
     wants_p, wants_q = asks_of(rule, judged, target.PROBS, draft.PROBS)
-    # The entropy of "typical" is summed only where its bounds, 0 <= exp(-H) <= max p, do not decide the test.
+    # "typical" needs the entropy H only where its bounds do not decide the test: 0 <= exp(-H) and, used for logits
+    # only, exp(-H) <= max p.
     open_p = (p_d > 0) & ~(p_d > alpha.first)
     if not target.PROBS:
         open_p &= ~(p_d > alpha.second * tl.exp(-p.stats.log_norm.to(tl.float64)))

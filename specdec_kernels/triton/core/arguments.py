@@ -174,8 +174,8 @@ class Positions(NamedTuple):
 def put_entries_kernel(
     rows, ids, end, B, G, bonus, D, cu_draft, count, parents, out, numbers, per_program, S: tl.constexpr
 ):
-    """Write each position's row [k] with its bias, penalties and mask, and the ids of its entries. An id outside
-    [0, end) is written as -1: the entry has no id."""
+    """Write each position's row [k] with its bias, penalties and mask and, if `numbers` is given, the ids of its
+    entries. An id outside [0, end) is written as -1: the entry has no id."""
     slot = tl.program_id(0) * S.ROWS + tl.arange(0, S.ROWS)
     b, row, index, exists = locate(slot, rows, B, G, bonus, D, cu_draft, count)
     stored = row

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The best ids of rows, in order (csrc/core/order.h, csrc/cuda/best_ids.cuh).
 
-A program per row lists a few candidates, and torch sorts them. The worth of an entry is its logit or, with `score`
-[rows], the beam's score plus ln p. Worth never falls as the logit grows, which the search relies on.
+A program per block of rows lists a few candidates of each, and torch sorts them. The worth of an entry is its logit or,
+with `score` [rows], the beam's score plus ln p. Worth never falls as the logit grows, which the search relies on.
 """
 
 import torch
@@ -53,7 +53,7 @@ def worth_of_order(order):
 
 @triton.jit
 def worth_of(rows, score, n, z, exists):
-    """Return the worth of entries z [X, ...] of the rows n [X]: score + ln p, rounded once; z without a score."""
+    """Return the worth of entries z [X, Y] of the rows n [X]: score + ln p, computed in float64; z without a score."""
     if score is None:
         return z
     else:

@@ -43,8 +43,8 @@ def philox(seed, offset, domain, block):
 
 @triton.jit
 def uniform(seed, offset, domain, slot):
-    """Return a 53-bit uniform in [0, 1). Slot i uses word pair (i & 1) of block i >> 1. Only the low 33
-    bits of i count."""
+    """Return a 53-bit uniform in [0, 1). Slot i uses word pair (i & 1) of block i >> 1. Only the low 33 bits of i
+    count."""
     w0, w1, w2, w3 = philox(seed, offset, domain, slot >> 1)
     odd = (slot & 1) == 1
     high = tl.where(odd, w2, w0)
@@ -187,8 +187,8 @@ class Aim(NamedTuple):
 def aim(masses, at, maxes, maxes_at, chunks, target, found, lost, S):
     """Choose the chunk of the token.
 
-    For rows that are `found`, it is the chunk in which the running sum exceeds `target`. Rows that are `lost` have no
-    mass: it is the chunk of the first of their largest finite entries."""
+    For rows that are `found`, it is the chunk in which the running sum exceeds `target`. For rows that are `lost`,
+    which have no mass, it is the first chunk that holds their largest finite entry."""
     c, into, mass = pick_chunk(masses, at, chunks, target, found, S)
     largest = tl.zeros([S.ROWS], tl.float32)
     if some(lost):

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact filters without a sort. The cutoff is the largest logit such that all logits from it up weigh enough together.
+"""Exact filters without a sort.
 
-Only chunks whose maximum reaches a proven lower bound of the cutoff are read again. Usually few logits reach the bound.
-These are copied into a contiguous list, and the cutoff is found by bisection over the ordered bits of a float. As long
-as there are more logits than fit in the list, each step of the bisection reads the chunks themselves.
+The cutoff of top-k or top-p is the largest logit such that all logits from it up weigh enough together. Given a proven
+lower bound of the cutoff, only chunks whose maximum reaches the bound are read. Usually few logits reach it. These are
+copied into a contiguous list, and the cutoff is found by bisection over the ordered bits of a float. As long as there
+are more logits than fit in the list, each step of the bisection reads the chunks themselves.
+
+The cutoff of top-n-sigma needs the standard deviation of the row, for which all chunks are read again.
 """
 
 from typing import Any, NamedTuple
@@ -21,7 +24,8 @@ ONE = tl.constexpr(
 
 
 class Block(NamedTuple):
-    """The rows that a program filters at once, and where their chunk sums (`at`) and lists (`slot`) begin.
+    """The rows that a program filters at once, where their chunk sums begin (`at`), and the indices of their lists
+    (`slot`).
 
     The fields each_... repeat a row's value for each of the chunks that are read together."""
 
@@ -167,8 +171,7 @@ def split_listed(side, block, listed_count, lo, hi, top, scale, WEIGHTED: tl.con
 
 @triton.jit
 def crossing(side, block, lo_logit, top, scale, target, on, WEIGHTED: tl.constexpr, S):
-    """Return the largest logit z* >= lo with weight{z >= z*} >= target. If there is none, return lo or the smallest
-    logit above it."""
+    """Return the largest logit z* >= lo_logit with weight{z >= z*} >= target; lo_logit if there is none."""
     n = list_chunks(side, block, lo_logit, on, False, S)
     hi = ordered(top)
     lo = tl.where(on, ordered(lo_logit), hi)
@@ -189,8 +192,8 @@ def crossing(side, block, lo_logit, top, scale, target, on, WEIGHTED: tl.constex
 
 @triton.jit
 def top_k_bound(side, block, top_k, top, on, S):
-    """Return a lower bound of the k-th largest logit: the k-th largest maximum of a chunk or, if there are fewer than k
-    chunks, the k-th largest logit of the first chunk."""
+    """Return a lower bound of the k-th largest logit: the k-th largest maximum of the first WIDTH chunks or, if there
+    are fewer than k chunks, the k-th largest logit of the first chunk; -FLT_MAX if k is too large for that."""
     lane = tl.arange(0, S.WIDTH)[None, :]
     chunks = chunks_of(side)
     by_chunk = top_k <= chunks

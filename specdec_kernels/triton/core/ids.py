@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draft rows whose entries have ids of their own, sparse or by a map of a vocabulary (csrc/core/entry_ids.h).
+"""Draft rows whose entries have ids of their own: sparse rows, or rows with a VocabMap (csrc/core/entry_ids.h).
 
 A launch (put_entries_kernel) writes out the row of each position with its views: k float32 entries. An entry without an
 id is -inf, in rows of probabilities 0. Stats are computed from these rows as from any others. The functions below find
@@ -79,7 +79,7 @@ def chunk_places(side, b, row, c, alive, S):
     """Return the Places of the ids of chunks c."""
     begin = c * CHUNK
     alive = alive & (row >= 0)
-    if side.ids.V is None:  # one search finds the chunks without any entry, which most are
+    if side.ids.V is None:  # most chunks have no entry; one search finds these
         at = _numbers(side, b, row)
         id, _ = _place(side, at, _first(side, at, begin, alive), alive)
         alive &= (id >= begin) & (id < begin + CHUNK)

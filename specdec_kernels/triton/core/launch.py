@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel launches. Block sizes depend on the vocabulary, never on the batch: a row gives the same bits in any batch."""
+"""Kernel launches. The tiles of a row do not depend on the batch, so a row gives the same bits in any batch."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ SIDES = ("rows", "target", "draft")
 class Kernel:
     """A kernel in two variants: specialised on the alignment of rows, and not.
 
-    The aligned variant, with 16-byte loads, is used only if V is a multiple of 16. For other V loads cannot be wide,
-    and specialising on a padded row stride would change the order of sums, and so the last bits of results."""
+    The aligned variant, with 16-byte loads, is used only if every side's V is a multiple of 16. For other V loads
+    cannot be wide, and specialising on a padded row stride would change the order of sums, and so the last bits of
+    results."""
 
     def __init__(self, function):
         self.aligned = triton.jit(do_not_specialize=VARYING)(function)
@@ -62,7 +63,7 @@ class Table(NamedTuple):
     chunks: int  # chunk sums that a program reads together
     few: int  # candidate logits that a filter keeps in a contiguous list
     chunk_count: int
-    together: int  # listed chunks that a filter reads at once
+    together: int  # chunks of a row that a program reads at once; some read at_once
     wide_threads: int = 32  # one warp per chunk needs no barrier, and each lane loads 16 bytes at a time
     row_threads: int = 128
 
@@ -77,7 +78,7 @@ class Table(NamedTuple):
 
     @property
     def at_once(self) -> int:
-        """Chunks that a program with walk_threads reads together."""
+        """Chunks that a program with walk_threads can read together."""
         return min(4, power_of_2(self.chunk_count))
 
     def per_program(self, slots: int) -> int:
@@ -158,7 +159,8 @@ NO_ROWS = Rows(None, 0, 0, 0, False, None, NO_SAMPLING, NO_SCRATCH, FLAGS[False]
 def rows(
     memory, probs=False, stats=None, sampling=NO_SAMPLING, scratch=NO_SCRATCH, layout=None, store=NO_STORE
 ) -> Rows:
-    """Return a side as a kernel's argument. The rows of all ragged requests share one index, so batch_stride is 0."""
+    """Return a side as a kernel's argument. Ragged rows without a store are indexed over all requests, so their
+    batch_stride is 0."""
     ragged = layout is not None and layout.cu_draft is not None
     batch_stride = 0 if ragged and store is NO_STORE else memory.batch_stride
     extra = layout is not None and layout.extra > 0

@@ -12,7 +12,7 @@ import triton.language as tl
 
 
 class Values(NamedTuple):
-    """A value for each request, or one for all of them."""
+    """A value for each request, row or position, or one for all of them."""
 
     data: Any  # [B] or [1], or a number; None: not given
     each: Any  # whether each request has its own value; None: data is a number or None
@@ -23,7 +23,7 @@ SCALARS = tl.constexpr(not triton.knobs.runtime.interpret)  # the interpreter ma
 
 @triton.jit
 def get_value(at, mask, other):
-    """tl.load of [ROWS] addresses."""
+    """tl.load, of a scalar if there is one address."""
     if SCALARS and at.numel == 1 and mask.numel == 1:
         x = tl.load(at.item(), mask=mask.item(), other=other)
         return tl.full(at.shape, x, x.dtype)
@@ -33,7 +33,7 @@ def get_value(at, mask, other):
 
 @triton.jit
 def put_value(at, x, mask):
-    """tl.store to [ROWS] addresses."""
+    """tl.store, of a scalar if there is one address."""
     if SCALARS and at.numel == 1 and mask.numel == 1:
         tl.store(at.item(), x.item(), mask=mask.item())
     else:
@@ -121,7 +121,7 @@ class Views(NamedTuple):
     window: Any  # the tokens of all windows: drafts [B, G] or [D] (ragged), or nodes [B, N]; None: there are none
     window_stride: Any  # between requests
     token_stride: Any
-    starts: Any  # ragged: [B+1], in [0, D]
+    starts: Any  # ragged: [B+1]; clamped to [0, D] when it is read
     D: Any
     parents: Any  # of a tree: [B, N]
     drafted: Any  # for rows [N, V]: the number of tokens in each window

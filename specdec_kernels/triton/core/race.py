@@ -5,8 +5,8 @@
 Keys are float64, and few are computed. Since -ln u >= 1 - u, the noise is at most -ln(1 - u). Only an id whose bound
 ln p - ln(1 - u) reaches the best key so far gets a key.
 
-run_race() finds the winner of each chunk in a wide launch, then the best of these by a program per row. winner() runs a
-whole race in one program.
+run_race() finds the winner of each chunk in a wide launch, then the best of these in a launch with a program per block
+of rows. winner() runs a whole race in one program.
 """
 
 from typing import Any, NamedTuple
@@ -53,8 +53,8 @@ class Racers(NamedTuple):
 
 @triton.jit
 def noise_at(random, b, after, key, mask):
-    """Return the noise of the token `after` tokens after the first of each request b. Without offsets, return the noise
-    of the noise keys at the indices `key`. Positions wrap around."""
+    """Return the Noise of token number `after`, from 0, of each request b. Without offsets, return that of the noise
+    keys at the indices `key`. Positions wrap around."""
     if random.seed.data is None:
         return Noise(b * 0, b * 0)
     elif random.offset.data is None:
@@ -129,7 +129,7 @@ def race_chunk(side, b, p, noise, c, alive, key, id, taken, num_taken, S):
 
 @triton.jit
 def largest_finite(side, b, row, alive, S):
-    """Return the first id of the largest finite entry of rows; 0 if there is none."""
+    """Return the id of the first of the largest finite entries of rows; 0 if there is none."""
     most = start(-float("inf"), tl.float32, S)
     entry = start(0, tl.int64, S)
     for c in range(0, chunks_of(side)):
@@ -190,7 +190,7 @@ def winner(side, b, p, noise, on, S):
 
 @triton.jit
 def best_racer(racers, at, chunks, alive, S):
-    """Return the id of the best racer of each row (-1 if there is none), and its chunk."""
+    """Return the id of the best racer of each row (-1 if there is none or the row is invalid), and its chunk."""
     most = start(-float("inf"), tl.float64, S)
     bad = start(0, tl.int32, S)
     for begin in range(0, chunks, S.CHUNKS):
@@ -236,9 +236,9 @@ def race_kernel(rows, B, G, bonus, D, cu_draft, count, random, racers, per_progr
 def rank_kernel(
     rows, B, G, bonus, D, cu_draft, count, random, racers, tokens, logprobs, lost_out, k, S: tl.constexpr
 ):  # fmt: skip
-    """Write the first k ids of each row's race to tokens [B, G + 1, k], -1 once no id is left. For an invalid row,
-    write the id of its largest finite entry, k times. If lost_out [B, G + 1] is given, k is 1, and it gets 1 for
-    invalid rows."""
+    """Write the first k ids of each row's race to tokens [B, G + 1, k], -1 once no id is left, and their ln p. For an
+    invalid row, write the id of its largest finite entry, k times. If lost_out [B, G + 1] is given, k is 1, and it gets
+    1 for invalid rows, 0 for others."""
     slot = (tl.program_id(0) * S.ROWS + tl.arange(0, S.ROWS)).to(tl.int64)
     b, p, exists, key_at = dist_in(rows, slot, B, G, bonus, D, cu_draft, count)
     i = slot - b * (G + bonus)

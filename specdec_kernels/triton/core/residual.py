@@ -98,7 +98,7 @@ def get_subtraction(sides, at, mask):
 
 @triton.jit
 def weight(sides, residual, v, mask):
-    """Return the weight of ids v in float64, NaN if p is invalid, and whether a subtraction removed v."""
+    """Return the weight of ids v in float64 (NaN where prob() is), and whether a subtraction removed v."""
     r, _ = prob(sides.target, residual.b, residual.p, v, mask)
     removed = mask & False
     for j in range(0, tl.max(tl.where(mask, residual.n, 0), 0)):
@@ -117,7 +117,7 @@ def weight(sides, residual, v, mask):
 
 @triton.jit
 def draft_chunk(draft, b, q, c, alive, S):
-    """Return chunks c of q's row as a residual subtracts it; 0 if q has no row."""
+    """Return chunks c of q's row as a residual subtracts it; 0 if q is one-hot or has no row."""
     here = alive & (q.row >= 0) & (q.hot < 0)
     _, y = entries(draft, b, q, c, here, True, S)
     return tl.where(here[:, None], y, 0.0)
@@ -143,7 +143,7 @@ def chunk(sides, b, p, at, n, c, alive, S):
 
 @triton.jit
 def sum_chunks(sides, residual, on, S):
-    """Return the sum of a residual in float64, NaN if p is invalid.
+    """Return the sum of a residual in float64; NaN if p is a row of probabilities that holds NaN or +inf.
 
     The chunk sums stay in room.masses, and the largest finite entries of p's chunks in target.scratch.maxes."""
     chunks = chunks_of(sides.target)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows, their stats (four floats) and their chunks, for a block of rows (csrc/core/{row,rows,views}.h).
 
-A program serves ROWS rows; on a GPU that is one row if rows are long. A chunk is a tile [ROWS, WIDTH], and WIDTH is
-1024 unless the whole row is shorter. A program that reads a row by itself reads TOGETHER chunks of it at once, as a
-tile [ROWS * TOGETHER, WIDTH]. Every sum over V is a sum of chunks, so its bits depend on the row alone.
+A program serves ROWS rows; on a GPU that is one row if rows are long. A chunk is a tile [ROWS, WIDTH]. WIDTH is 1024
+or, if rows have at most 512 entries, a smaller power of two. A program that reads a row by itself reads TOGETHER chunks
+of it at once, as a tile [ROWS * TOGETHER, WIDTH]. Sums over V go chunk by chunk, so their bits depend on the row alone.
 """
 
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ LEAST_EXPONENT = tl.constexpr(
 
 
 class Sizes(NamedTuple):
-    """The sizes of a program's tiles; a constant of every kernel."""
+    """The sizes of a program's tiles, which are constants of its kernel."""
 
     ROWS: Any
     WIDTH: Any
@@ -62,8 +62,10 @@ class Scratch(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows of one side, target or draft: logits or probabilities. A missing part, such as `scratch`, is a tuple of
-    None, since Triton 3.6 cannot compare a tuple with None."""
+    """The rows of one side, target or draft: logits or probabilities.
+
+    A part that is a tuple, such as `scratch`, is never None. If it is missing, its fields show that, since Triton 3.6
+    cannot compare a tuple with None."""
 
     data: Any  # None: only one-hot drafts
     V: Any
@@ -122,7 +124,7 @@ def before_each(count, found, S):
 
 @triton.jit
 def sum_of(tile, S):
-    """Return the sum of each row's tile, in float64."""
+    """Return the sum of each row's tile. The sums of its chunks are added in float64."""
     return tl.sum(by_row(tl.sum(tile, 1).to(tl.float64), S), 1)
 
 
@@ -257,7 +259,7 @@ def store_stats(out, index, stats, mask):
 
 @triton.jit
 def log_prob(z, stats):
-    """Return ln p of one logit, in float64."""
+    """Return ln p of logits, in float64. The stats broadcast to them."""
     x = (z.to(tl.float64) - stats.max.to(tl.float64)) * stats.scale.to(tl.float64) - stats.log_norm.to(tl.float64)
     return tl.where(z >= stats.cutoff, x, -float("inf"))
 
@@ -283,7 +285,7 @@ def clean_p(z):
 
 @triton.jit
 def clean_q(q):
-    """Return q as a weight: 0 outside [0, 1 + 1e-3], and 1 above 1."""
+    """Return q as a weight, at most 1; 0 for q outside [0, 1 + 1e-3]."""
     return tl.where((q >= 0.0) & (q <= 1.001), tl.minimum(q, 1.0), 0.0)
 
 

@@ -111,8 +111,8 @@ def prob(side, b, d, v, mask):
 
 @triton.jit
 def entry(side, b, d, v, mask):
-    """Return the entries of a distribution's row at ids v; NaN outside the row. A distribution without a row is
-    one-hot: 1 at its token, 0 elsewhere."""
+    """Return the entries of a distribution's row at ids v. Outside the row they are NaN; in rows with ids of their own,
+    -inf (0 in rows of probabilities). Without a row they are 1 at the token of the distribution, 0 elsewhere."""
     one = tl.where(d.hot == v, 1.0, 0.0)
     if side.data is None:
         return one
@@ -170,5 +170,5 @@ def draft_prob(q):
 
 @triton.jit
 def accept_test(p, q, u):
-    """Accept with probability exactly min(1, p / q), in float64, without division. NaN compares false and rejects."""
+    """Accept with probability min(1, p / q), in float64, without division. NaN compares false and rejects."""
     return is_draft_prob(q) & (u * tl.where(q < 1, q, 1.0) < p)

@@ -18,8 +18,7 @@ def rules_where(has):
 
 
 def numbers(of, base):
-    """Return the tuple of a number that depends on the rule. of(rule): the number; None: any number
-    will do."""
+    """Return the tuple of a number that depends on the rule. of(rule): the number; None: any number will do."""
     more = dict.fromkeys(x for x in map(of, RULES.values()) if x not in (base, None))
     pairs = ((x, rules_where(lambda rule: of(rule) == x).value) for x in more)
     return tl.constexpr((2 + 2 * len(more), base, *(x for pair in pairs for x in pair)))

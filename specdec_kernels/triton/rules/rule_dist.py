@@ -55,7 +55,7 @@ def is_q(pi):
 
 @triton.jit
 def hot_of(pi, p, q):
-    """Return the only id that pi can give; -1 if there are several."""
+    """Return the only id that pi can give if pi is a one-hot p or q; else -1."""
     return tl.where(is_p(pi), p.hot, tl.where(is_q(pi), q.hot, -1))
 
 
@@ -186,8 +186,9 @@ def make_rule_dist(rule, alpha, target, draft, p, q, of_p, of_q, on):
 def open_pass(target, draft, p, q, pi, first, s, needed, S):
     """Make one pass over both rows from chunk `first` on.
 
-    Return five values: the mass of q that is not kept, sum (p - q / s)+, the slope F'(s) and R of open_sum(), and
-    whether a row is invalid."""
+    Return five values: the mass of q that is not kept or is outside the target's vocabulary, sum (p - q / s)+, the
+    slope F'(s) and R of open_sum(), and whether a row of probabilities is invalid. For a form of pi that does not need
+    one of these, it may be left at 0."""
     t = (1 / s).to(tl.float32)
     t_c, of_q_c, pi_c = each(t, S)[:, None], each(pi.of_q, S)[:, None], column(each_mixture(pi, S))
     p_c, q_c, alive = each_dist(p, S), each_dist(q, S), each(needed, S)

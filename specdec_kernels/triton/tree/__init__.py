@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walk of verify_tree (csrc/ops/verify_tree)."""
+"""The walks of verify_tree (csrc/ops/verify_tree)."""

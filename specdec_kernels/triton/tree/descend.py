@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The walk from the root down, for a block of requests (csrc/ops/verify_tree: descend in walk.h; greedy.h, kseq.h,
-target_only.h, recursive.h). In each turn every request makes one test of its method."""
+target_only.h, recursive.h). In each turn, a request counts or tests one child, or finds that none is left."""
 
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ class Drafts(NamedTuple):
     """The drafts at a node, of which K-SEQ tests those drawn from the same distribution as the first one."""
 
     counting: Any  # whether they are still being counted
-    k: Any  # the number of drafts with the first one's distribution
+    k: Any  # the number of drafts with the first one's distribution, as far as they are counted
     row: Any  # the row that the first draft was drawn from; -2: not known yet
     token: Any  # the first draft's token
     others: Any  # whether some draft has another distribution

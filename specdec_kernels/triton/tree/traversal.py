@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traversal verification, from the leaves to the root, for a block of requests (csrc/ops/verify_tree/traversal.h has
-the rule and its weights w). In each turn a request enters a child, subtracts one, or tests the next one."""
+the rule and its weights w). In a turn, a request may first enter or subtract a child. Then it tests the next child of
+the node where it is or, if there is none, accepts or leaves that node."""
 
 from typing import Any, NamedTuple
 

@@ -75,7 +75,7 @@ def parent_of(tree, b, node, mask):
 
 @triton.jit
 def is_child(tree, first, child, node, mask):
-    """Return whether `child` is a child of `node`, in a request whose nodes begin at `first` in every table."""
+    """Return whether `child` is a child of `node`, in a request whose nodes begin at `first` in the tables [B, N]."""
     there = mask & (child > node) & (child < tree.N)
     return there & (look_up(tree.tables.parents, first + child, there) == node)
 
@@ -89,8 +89,8 @@ def is_wanted(tree, first, child, wanted, mask):
 
 @triton.jit
 def is_bad_tree(tree, b, exists):
-    """Return whether a parent does not come before its node, or a draft's next node is not a child of the last one. The
-    walk ignores such parents and steps."""
+    """Return whether a parent is below -1 or does not come before its node, or a draft's next node is not a child of
+    the last one. The walk ignores such parents and steps."""
     first = (b * tree.N)[:, None]
     lane = tl.arange(0, tree.TILE).to(tl.int64)[None, :]
     bad = (exists & False).to(tl.int32)

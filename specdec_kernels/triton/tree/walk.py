@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts that all walks of a tree share: the distributions at nodes, emitted tokens, and the final draw
+"""The parts that the walks of a tree share: the distributions at nodes, emitted tokens, and the final draw
 (csrc/ops/verify_tree/{walk,node_dist}.h). The walk by the race is here too, since it needs only these parts."""
 
 from typing import Any, NamedTuple
@@ -124,7 +124,7 @@ def emit(tree, out, b, depth, child, token, log_p, on):
 
 @triton.jit
 def end_path(tree, out, b, depth, token, log_p, status, exists):
-    """Write the final token, and the padding after it."""
+    """Write the final token, the padding after it, num_accepted, the status, and the root of the path."""
     first = b * (tree.D + 1)
     put_value(out.num_accepted + b, depth.to(tl.int32), exists)
     put_value(out.status + b, status, exists)
@@ -152,7 +152,7 @@ def finish(tree, sides, random, out, residual, held, depth, status, exists, S):
     total = tl.zeros([S.ROWS], tl.float64)
     chunks = chunks_of(sides.target)
     at = b * chunks
-    # Loop invariants are not hoisted. Two turns do not repay the registers, which would spill.
+    # Loop invariants are not hoisted: they would take registers, which then spill, and there are only two turns.
     for _ in tl.range(0, 2, disable_licm=True):
         summing = pending & ~held
         if some(summing):
