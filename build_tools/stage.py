@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a command and print its progress every ten seconds. The command's own output is shown only if it fails.
+"""Run a command and print the last line of its output every ten seconds. All of it is shown only if it fails.
 
 python build_tools/stage.py TITLE COMMAND ...
 """

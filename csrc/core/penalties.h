@@ -17,9 +17,9 @@ struct Amounts {
 
 struct UsedList;
 
-// The penalties of B requests and S histories. A history holds the tokens that a request has used, as a list or a
-// table. A list has distinct ids in ascending order and their counts in the output, and is padded with -1. A table has
-// the counts of all ids below H, and a bit for each id of the prompt.
+// The penalties of B requests, and the S histories that they read. A history holds the tokens that a request has used,
+// as a list or a table. A list has distinct ids in ascending order and their counts in the output, and is padded with
+// -1. A table has the counts of all ids below H, and a bit for each id of the prompt.
 struct Penalties {
   Floats repetition, frequency, presence;  // [B]; where one is null, `numbers` serves all requests
   Amounts numbers{1, 0, 0};

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 import torch
-from support import tiny
+from support import tiers, tiny
 
 from specdec_kernels import testing
 from specdec_kernels.decode import (
@@ -83,12 +83,12 @@ def three_tokens(kind, n, temperature=1.0, V=4):
 def test_joint_law_of_three_tokens(kind, temperature):
     """Through the whole loop, emitted tokens follow the target's joint distribution on V^3.
 
-    With 10,000 draws over up to 64 cells, a bias of total variation 0.06, spread over the cells, is found 99 times in
-    100.
+    With 10,000 draws (half as many below the tier `all`) over up to 64 cells, a bias of total variation 0.06, spread
+    over the cells, is found 99 times in 100.
     """
-    check, stats = three_tokens(kind, 10_000, temperature)
+    check, stats = three_tokens(kind, tiers.draws(10_000), temperature)
     assert check.passed, check
-    assert check.cells > 25 and check.detects < 0.06, check
+    assert check.cells > 25 and check.detects < tiers.shift(0.06), check
     assert kind == "plain" or 0.1 < stats.alpha < 0.9, stats  # some drafts are accepted and some rejected
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support import tiny
+from support import tiers, tiny
 from support.tree_laws import EXACT, error, random_rows
 
 import specdec_kernels as sk
@@ -99,7 +99,7 @@ MORE = [
 ]
 
 
-def three_tokens(make, n=8000, temperature=1.0, V=4):
+def three_tokens(make, n=tiers.draws(8000), temperature=1.0, V=4):
     """Return the chi-square of the 3 tokens of n requests that differ in their seed only, against exact enumeration,
     and the statistics of the run."""
     hf, other = tiny.llama(3, V, 0.15), tiny.llama(8, V, 0.15)
@@ -118,12 +118,12 @@ def three_tokens(make, n=8000, temperature=1.0, V=4):
 def test_joint_law_of_three_tokens(kind, options):
     """Through the whole loop, emitted tokens follow the target's joint distribution on V^3, with a draft far from it.
 
-    With 8,000 draws over some 50 cells, a bias of total variation 0.06, spread over the cells, is found 99 times in
-    100.
+    With 8,000 draws (half as many below the tier `all`) over some 50 cells, a bias of total variation 0.06, spread over
+    the cells, is found 99 times in 100.
     """
     check, stats = three_tokens(lambda other: drafter(kind, other, **{"drafts": 3, "depth": 2, **options}))
     assert check.passed, check
-    assert check.cells > 25 and check.detects < 0.062 and 0.2 < stats.alpha < 0.95, (check, stats)
+    assert check.cells > 25 and check.detects < tiers.shift(0.062) and 0.2 < stats.alpha < 0.95, (check, stats)
     assert stats.status == 0
 
 

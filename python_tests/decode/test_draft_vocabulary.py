@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 import torch
-from support import tiny
+from support import tiers, tiny
 from support.drafters import EVERY
 
 import specdec_kernels as sk
@@ -117,7 +117,7 @@ DRAFTERS = {
 }
 
 
-def three_tokens(kind, table, n=8000, **parameters):
+def three_tokens(kind, table, n=tiers.draws(8000), **parameters):
     """Return the check of the 3 tokens of n requests against exact enumeration, and the statistics of the run."""
     hf, other = tiny.llama(3, V, 0.15), tiny.llama(4, len(table), 0.15)
     make, options = DRAFTERS[kind]
@@ -132,10 +132,11 @@ def three_tokens(kind, table, n=8000, **parameters):
 @pytest.mark.parametrize("kind", DRAFTERS)
 @pytest.mark.slow
 def test_joint_law_of_three_tokens(kind, table):
-    """With 8,000 draws a bias of total variation 0.065, spread over the cells, is found 99 times in 100."""
+    """With 8,000 draws (half as many below the tier `all`) a bias of total variation 0.065, spread over the cells, is
+    found 99 times in 100."""
     check, stats = three_tokens(kind, table)
     assert check.passed, check
-    assert check.cells > 25 and check.detects < 0.065, check
+    assert check.cells > 25 and check.detects < tiers.shift(0.065), check
     assert 0.1 < stats.alpha < 0.95, stats
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support import plain_views, tiny
+from support import plain_views, tiers, tiny
 from support.drafters import EVERY, UNDER_VIEWS
 from support.grammar import Grammar
 from support.rule_laws import emitted
@@ -71,7 +71,7 @@ CASES = {
 THOROUGH = "both", "recursive", "target_only"
 
 
-def decoded(drafter, n=8000, verify="token", least=2, **parameters):
+def decoded(drafter, n=tiers.draws(8000), verify="token", least=2, **parameters):
     target, draft = tiny.llama(3, V, 0.15), tiny.llama(4, V, 0.15)
     grammar = Grammar(V, end=2, least=least)
     request = Request(PROMPT, 4, temperature=1.0, eos=(2,), allowed=grammar, **parameters)
@@ -87,13 +87,13 @@ def decoded(drafter, n=8000, verify="token", least=2, **parameters):
 )
 @pytest.mark.slow
 def test_joint_law(kind):
-    """A mask for each position of a draft. With 8,000 draws a bias of total variation 0.065 is found 99 times in
-    100."""
+    """A mask for each position of a draft. With 8,000 draws (half as many below the tier `all`) a bias of total
+    variation 0.065 is found 99 times in 100."""
     drafter, options = CASES[kind]
     tokens, stats, request, p, _ = decoded(drafter, **options)
     law = plain_views.texts(p, request)
     check = testing.check_tokens(tokens, law)
-    assert check.passed and 8 < check.cells < 60 and check.detects < 0.065, check
+    assert check.passed and 8 < check.cells < 60 and check.detects < tiers.shift(0.065), check
     assert set(map(tuple, tokens)) <= set(law) and 0.1 < stats.alpha < 1, stats
 
 

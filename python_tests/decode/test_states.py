@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from support import tiny
+from support import tiers, tiny
 from support.tiny import layer_draft
 
 from specdec_kernels import testing
@@ -97,7 +97,11 @@ def rows_of_a_run(target, served, kind, todo):
 
 
 def largest_error(hf, draft, rows):
-    return max((expected_row(hf, draft, *path) - row).abs().max().item() for *path, row in rows)
+    expected = {}  # the children of a node have one row
+    for tokens, drafts, _ in rows:
+        if (path := (*tokens, None, *drafts)) not in expected:
+            expected[path] = expected_row(hf, draft, tokens, drafts)
+    return max((expected[(*tokens, None, *drafts)] - row).abs().max().item() for tokens, drafts, row in rows)
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)
@@ -154,14 +158,14 @@ def test_greedy_is_the_models_own(hf, draft, kind, served):
 def test_joint_law_of_three_tokens(kind):
     """Three tokens follow the target's joint distribution. As in test_decode.py, a bias of total variation 0.06 on V^3
     is found 99 times in 100."""
-    V, n = 4, 10_000
+    V, n = 4, tiers.draws(10_000)
     hf = tiny.llama(3, V, 0.15)
     served = LeanLlama.from_layer_draft(layer_draft(tiny.llama(4, V, 0.15)))
     todo = [Request([1], max_new_tokens=3, temperature=1.0, seed=i) for i in range(n)]
     output = generate(LeanLlama.from_hf(hf), todo, DRAFTERS[kind](served), max_batch=2000)
     tokens = np.array([r.tokens for r in output.results])
     check = testing.check_tokens(tokens, testing.enumerate_law(tiny.laws(hf, [1]), 3))
-    assert check.passed and check.cells > 25 and check.detects < 0.06, check
+    assert check.passed and check.cells > 25 and check.detects < tiers.shift(0.06), check
     assert 0.1 < output.stats.alpha < 0.95
 
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from support import tiny
+from support import tiers, tiny
 from support.tokenizers import MAKE
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 from transformers.generation import (
@@ -134,7 +134,7 @@ def test_qwens_published_configuration(kind):
     assert not torch.equal(plain, model.generate(ids, **greedy, repetition_penalty=1.0))
     model, draft = qwen(9, 8, 0.15)
     how = dict(custom_generate=speculative, drafter=drafter(kind, draft))
-    n = 3000
+    n = tiers.draws(3000)
     got = model.generate(ids, max_new_tokens=2, num_return_sequences=n, seed=3, **how)[:, 5:]
 
     def law(prefix):

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import backends, flat
+from support import backends, flat, tiers
 from support.stats_checks import assert_stats, kept
 from support.surface import same, tensors
 
@@ -98,7 +98,7 @@ def test_verification_is_that_of_rows_without_what_it_removes(op_backend, op):
     filter is summed in another order."""
     calls = list(ordinary(op, 1030 if op_backend == "cpu" else 77))
     if op_backend != "cpu":
-        calls = calls[::3]
+        calls = calls[:: 3 if op_backend != "triton-interpret" or tiers.TIER == "all" else 6]
     differs = 0
     for name, arguments in calls:
         as_it_is = with_rows(arguments, lambda n: {"min_p": 1e-30, "top_n_sigma": 0.0}, lambda z, n: z)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support import flat, sharded_cases
 from support.ranks import Ranks
-from support.sharded_checks import differ, other_log_norms, views_differ
+from support.sharded_checks import differ, rows_with_other_stats, views_differ
 from support.surface import plain
 from support.tiers import TIER
 
@@ -24,16 +24,16 @@ def ranks(request):
 
 
 def test_many_rows(ranks):
-    assert ranks.call(other_log_norms, ranks.n) == [0] * ranks.n
+    assert ranks.call(rows_with_other_stats, ranks.n) == [0] * ranks.n
 
 
 def written(rank, n, exchange):
-    """Return whether verify_chain writes its results on whole rows to the caller's tensors, which lie in one piece of
-    memory with this rank's rows, before and after them."""
+    """Return whether verify_chain fills the caller's `out` with the results of whole rows. `out` and this rank's rows
+    share one piece of memory: two of its tensors are before the rows, two after."""
     import specdec_kernels as sk
     from specdec_kernels import distributed
 
-    V = 3000  # slices of whole chunks: no entry moves, the op reads the rows in place
+    V = 3000  # slices of whole chunks: by the exchange "chunks" no entry moves, and the op reads the rows in place
     shards = distributed.Shards(V, tuple(min(1024 * r, V) for r in range(n)) + (V,), exchange=exchange)
     op, args = sharded_cases.chain(3, np.random.default_rng(3), V, V, torch.float32, lambda rng: 5)
     _, args = flat.folded(op, (), args)

@@ -66,7 +66,7 @@ def scale(n, backend, least=14):
     slower = BACKENDS[backend].slower
     if tiers.TIER != "all" and slower == 1 and BACKENDS[backend].device == "cpu":
         return min(n, max(least, 64, n // 2))
-    return min(n, max(least, n // (slower if tiers.TIER == "all" or slower == 1 else max(slower, 8))))
+    return min(n, max(least, n // (slower if tiers.TIER == "all" or slower == 1 else max(slower, 16))))
 
 
 def serves(backend, op, arguments):

@@ -49,7 +49,7 @@ def differ(rank, first, last, n, exchange="chunks"):
     return found
 
 
-def other_log_norms(rank, n):
+def rows_with_other_stats(rank, n):
     """Return how many of 512 rows have other stats if they are split."""
     import specdec_kernels as sk
 
@@ -67,7 +67,7 @@ def views_differ(rank, n, exchange="chunks"):
     import specdec_kernels as sk
     from specdec_kernels import distributed
 
-    V = 3000  # split at whole chunks, so no entry moves between ranks, and both sides' rows share memory
+    V = 3000  # split at whole chunks: by the exchange "chunks" no entry moves, and both sides' rows share memory
     shards = distributed.Shards(V, tuple(min(1024 * r, V) for r in range(n)) + (V,), exchange=exchange)
     z, at = torch.zeros(1, V), torch.zeros(1, 4, dtype=torch.int64)
     ids = torch.tensor([[0, 2900, -1]], dtype=torch.int32)

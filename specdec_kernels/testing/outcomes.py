@@ -34,15 +34,15 @@ def token_rows(op: str, tokens) -> np.ndarray:
 
 def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the distinct rows [M, L] of int64 [N, L], the index of each row among them [N], and their counts [M]."""
-    code, codes = np.zeros(len(rows), dtype=np.int64), 1  # code < codes <= 2^62
+    code, bound = np.zeros(len(rows), dtype=np.int64), 1  # a number for each row, below bound <= 2^62
     for column in rows.T:
         column = column - column.min(initial=0)
         if column.max(initial=0) >= 1 << 31:
             column = np.unique(column, return_inverse=True)[1].reshape(-1)
         span = int(column.max(initial=0)) + 1
-        if codes > (1 << 62) // span:
-            code, codes = np.unique(code, return_inverse=True)[1].reshape(-1), len(rows)
-        code, codes = code * span + column, codes * span
+        if bound > (1 << 62) // span:
+            code, bound = np.unique(code, return_inverse=True)[1].reshape(-1), len(rows)
+        code, bound = code * span + column, bound * span
     _, first, which, counts = np.unique(code, return_index=True, return_inverse=True, return_counts=True)
     return rows[first], which.reshape(-1), counts
 

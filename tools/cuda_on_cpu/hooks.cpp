@@ -14,7 +14,7 @@ void __tsan_vptr_read(void**) {}
 void __tsan_read_range(void* p, size_t n) { note(p, n, Access::read); }
 void __tsan_write_range(void* p, size_t n) { note(p, n, Access::write); }
 
-// Records the calls that lead to a thread's place, as one number for each depth.
+// Records the calls that lead to where a thread is: for each depth, one number that stands for all calls down to it.
 void __tsan_func_entry(void* caller) {
   if (!cuda_on_cpu::in_kernel()) return;
   cuda_on_cpu::Thread& t = cuda_on_cpu::block->running();
@@ -75,7 +75,8 @@ void* specdec_memset(void* p, int v, size_t n) {
   return std::memset(p, v, n);
 }
 
-// The data of a handler begins with the place in the source. (One handler below gets the place by itself.)
+// The data of a handler begins with the place in the source. (nonnull_return_v1 gets the place as an argument of its
+// own.)
 struct Place {
   const char* file;
   uint32_t line, column;
@@ -107,7 +108,7 @@ UNDEFINED(sub_overflow, "signed subtraction overflows")
 UNDEFINED(mul_overflow, "signed multiplication overflows")
 UNDEFINED(negate_overflow, "signed negation overflows")
 UNDEFINED(divrem_overflow, "division by zero or overflow")
-UNDEFINED(shift_out_of_bounds, "shift by more than the width, or of a negative value")
+UNDEFINED(shift_out_of_bounds, "shift by the width or more, or of a negative value")
 UNDEFINED(out_of_bounds, "index out of bounds")
 UNDEFINED(pointer_overflow, "pointer arithmetic overflows")
 UNDEFINED(float_cast_overflow, "the float does not fit the integer")

@@ -57,8 +57,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> tree_mask_op(const Tensor& parents, c
                 : a.format == kMaskUint64 ? empty(op, {B, N, words / 2}, dtype)
                                           : empty(op, {B, N, words}, dtype);
   a.mask = mask.mutable_data_ptr();
-  // If the mask is packed in 32-bit or 64-bit words and has no prefix, the ancestors' bits are the mask itself. Else
-  // they are scratch memory.
+  // If the mask is packed in 32-bit or 64-bit words and its keys are the nodes alone, the ancestors' bits are the mask
+  // itself. Else they are scratch memory.
   const bool direct = a.nodes_only && (a.format == kMaskUint32 || a.format == kMaskUint64);
   a.W = direct ? words : (N + 31) / 32;
   Tensor ancestors = direct ? mask : empty(op, {B, N, a.W}, ScalarType::Int);

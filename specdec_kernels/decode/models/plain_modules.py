@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that a module computes exactly what its class and weights define.
 
-Adapters, hooks, parametrizations, quantization and patches change a module's results without changing its type or its
-weights. A forward pass built from the weights alone would ignore such changes silently. So it is built only for modules
+With adapters, hooks, parametrizations, quantization or patches a module computes something else than its class and
+weights say. A forward pass built from the weights alone would ignore that silently. So it is built only for modules
 that pass these checks.
 """
 
