@@ -11,7 +11,7 @@ import random
 import pytest
 import torch
 from support import answers as reference
-from support import backends
+from support import backends, tiers
 from support.grow_tree_mutants import SOURCES
 from support.worker import Worker
 
@@ -135,7 +135,8 @@ def test_no_prefix_closed_set_is_better(backend, L, K):
 
 def test_agrees_with_the_reference(backend):
     rng, cases = random.Random(5), 0
-    while cases < backends.scale(10_000, backend, least=60):
+    fewer = 5 if backend == "triton-interpret" and tiers.TIER != "all" else 1
+    while cases < backends.scale(10_000 // fewer, backend, least=60):
         B = min(40, backends.scale(40, backend, least=6))
         L, K = rng.choice((1, 2, 3, 4, 7, 15)), rng.choice((1, 2, 3, 4, 8, 20))
         check(backend, *candidates(rng, B, L, K), rng.choice((1, 2, 3, 8, 17, 32, 33, 64)))

@@ -98,15 +98,13 @@ def test_verification_is_that_of_rows_without_what_it_removes(op_backend, op):
     filter is summed in another order."""
     calls = list(ordinary(op, 1030 if op_backend == "cpu" else 77))
     if op_backend != "cpu":
-        calls = calls[:: 3 if op_backend != "triton-interpret" or tiers.TIER == "all" else 6]
+        calls = calls[:: 6 if op == "verify_tree" and tiers.TIER != "all" else 3]  # of each method two trees or more
     differs = 0
     for name, arguments in calls:
         as_it_is = with_rows(arguments, lambda n: {"min_p": 1e-30, "top_n_sigma": 0.0}, lambda z, n: z)
         filtered = with_rows(arguments, lambda n: {"min_p": 1e-30, "top_n_sigma": n}, lambda z, n: z)
         written = with_rows(arguments, lambda n: {"min_p": 1e-30, "top_n_sigma": None}, dropped)
-        plain, found, wanted = (
-            tensors(backends.there(op_backend, flat.call_dotted, op, x)) for x in (as_it_is, filtered, written)
-        )
+        found, wanted = (tensors(backends.there(op_backend, flat.call_dotted, op, x)) for x in (filtered, written))
         assert same(found, wanted), name
-        differs += not same(found, plain)
+        differs += not same(*(tensors(flat.call_dotted(op, x)) for x in (filtered, as_it_is)))
     assert differs > len(calls) / 3

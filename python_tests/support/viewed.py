@@ -6,10 +6,11 @@ Some draft rows are sparse or mapped, in both calls.
 
 import functools
 import math
+import os
 import random
 
 import torch
-from support import backends, races, worker
+from support import backends, races, tiers, worker
 from torch.utils import _pytree
 
 import specdec_kernels as sk
@@ -22,22 +23,26 @@ from specdec_kernels.rows import Rows
 INTEGERS = (torch.int32, torch.int64)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST = (1 << 31) - 1  # id, and count
+# The longest lists of used ids and biases, and about how many entries of one id a row may have. Interpreted Triton takes
+# a step for each, and for each two ids of a bias.
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and tiers.TIER != "all"
+LONG, REPEATS = (10, 10) if INTERPRETED else (40, LARGEST)
 
 
 def penalties(rng, n, V, *, row=None):
-    """Return penalties of n requests or rows, which have used up to 40 ids: as lists or tables, some by index.
+    """Return penalties of n requests or rows, which have used up to LONG ids: as lists or tables, some by index.
 
     Some amounts are off, some counts are the largest possible, and some lists have the largest id.
     """
     S = n if row is None else row
-    some = [rng.sample(range(V), rng.randrange(min(V, 40) + 1)) for _ in range(S)]
+    some = [rng.sample(range(V), rng.randrange(min(V, LONG) + 1)) for _ in range(S)]
     outputs = [[rng.choice(ids) for _ in range(rng.randrange(6))] if ids else [] for ids in some]
     if rng.random() < 0.5:
         histories = tables(some, outputs, rng.choice((V, V, V + 3, V // 2)))
         if rng.random() < 0.3:
             histories["counts"].clamp_(max=1).mul_(LARGEST)
     else:
-        ids, counts = sk.history(some, outputs, size=rng.choice((40, 45)))
+        ids, counts = sk.history(some, outputs, size=rng.choice((LONG, LONG + 5)))
         histories = {"ids": ids, "counts": counts}
         if rng.random() < 0.3:
             counts.fill_(LARGEST)
@@ -91,7 +96,7 @@ def bias(rng, n, V, positions=()):
     Each request or position has its own list, or lists are shared by index. They have repeats, pads, ids outside the
     vocabulary and forbidden ids.
     """
-    length = rng.choice((0, 1, 5, 40))
+    length = rng.choice((0, 1, 5, LONG))
     S, row = owners(rng, n, positions)
     near = [*range(min(V, 4)), V - 1, V, -1, LARGEST]
     ids = [[rng.choice((rng.randrange(V), rng.choice(near))) for _ in range(length)] for _ in range(S)]
@@ -154,7 +159,7 @@ def with_ids(rng, rows, V):
     """Return the first entries of rows [..., V] as sparse or mapped rows. Some ids repeat, are -1, or are beyond V."""
     k = rng.choice((1, 2, 5, V)) if V > 5 else V
     z, generator = rows.logits[..., :k].contiguous(), torch.Generator().manual_seed(rng.getrandbits(32))
-    end = rng.choice((min(V, 4), V))
+    end = max(rng.choice((min(V, 4), V)), k // REPEATS)
     if rng.random() < 0.4:
         table = torch.randint(-1, end, (k,), generator=generator)
         return rows._replace(logits=z, vocab_map=sk.vocab_map(table, V))
