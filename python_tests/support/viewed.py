@@ -23,8 +23,8 @@ from specdec_kernels.rows import Rows
 INTEGERS = (torch.int32, torch.int64)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST = (1 << 31) - 1  # id, and count
-# The longest lists of used ids and biases, and about how many entries of one id a row may have. Interpreted Triton takes
-# a step for each, and for each two ids of a bias.
+# The longest lists of used ids and biases, and about how many entries of one id a row may have. Interpreted Triton
+# takes a step for each, and for each two ids of a bias.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and tiers.TIER != "all"
 LONG, REPEATS = (10, 10) if INTERPRETED else (40, LARGEST)
 
