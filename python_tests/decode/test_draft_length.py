@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adaptive draft lengths: goodput in simulated steps against fixed lengths, what is measured and learnt, and the output
-distributions of four drafters."""
+"""Adaptive draft lengths: goodput (tokens per second) in simulated steps against fixed lengths, what is measured and
+learnt, and the output distributions of four drafters."""
 
 import random
 from dataclasses import replace
@@ -75,8 +75,7 @@ def decoded(world, steps, fixed=None, seed=0):
 
 
 def adaptive_rows(gamma, n, chances, rng):
-    """Return the acceptance rates of one step's draft tokens for each row, as far as the adaptive drafter continues
-    it."""
+    """Return, for each request, the acceptance rates of the tokens that the adaptive drafter drafts in one step."""
     rows = [[] for _ in range(n)]
     going = list(range(n)) if gamma.begin(n, n) else []
     while going:
@@ -93,8 +92,8 @@ def test_never_slower_than_plain_nor_than_a_fixed_length(name):
     """Over 300 steps adaptive drafting reaches 96% of the goodput of every fixed length.
 
     Goodput is relative to plain decoding without the slow passes, so the fixed length 0 is below 1. The 4% allow for
-    one step in 65 without a draft, for trials, and for random variation (5% per step, and the tokens' own over 300
-    steps of 1 to 16 requests).
+    one step in 65 without a draft, for trials, and for random variation: 5% in the seconds of a step, and chance in how
+    many tokens are accepted in 300 steps of 1 to 16 requests.
     """
     world = WORLDS[name]
     *fixed, found = (
@@ -270,7 +269,7 @@ def test_joint_law_finds_drafts_chosen_by_their_tokens():
     assert not three_tokens(lambda m: ByTheToken(m, 3), 10_000)[0].passed
 
 
-def test_the_batch_budget_goes_to_the_surest_rows(monkeypatch):
+def test_only_requests_whose_drafts_gain_more_than_they_cost_draft(monkeypatch):
     """Of eight requests every other one has an estimated acceptance rate of 0.95, the rest 0.3: only the former get
     drafts."""
     _, target, draft = tiny.served()["lean"]
@@ -322,7 +321,7 @@ def test_lookup_or_model_by_what_they_bring(monkeypatch, worth, looked_up):
     assert drafter.lookup.gamma.worth[0] == pytest.approx(sum(0.6**i - 0.1 for i in range(1, 5)))
 
 
-def test_shapes_follow_rank_acceptances():
+def test_shapes_follow_the_acceptance_of_first_and_later_children():
     """Acceptance rates of .9 for first children and .05 for second ones give a chain, .5 and .4 a tree, and rates below
     the price no draft."""
 
@@ -339,7 +338,7 @@ def test_shapes_follow_rank_acceptances():
     assert settled((0.3, 0.2, 0.1), 0.4) is None
 
 
-def test_a_tree_learns_what_its_children_were_accepted_with():
+def test_a_tree_learns_acceptance_by_index_among_siblings():
     """One request: the root has children 1 and 2, node 1 has child 3, and the accepted path is 0, 1. Of the root's
     children the first counts as accepted and the second as rejected, then the first child of 1 as rejected."""
     shape = AdaptiveShape(2, 3)

@@ -49,8 +49,8 @@ def mixed(**parameters):
 
 @pytest.mark.parametrize("kind", UNDER_VIEWS)
 def test_greedy_is_plain_decoding_under_penalties(models, kind):
-    """Slots are freed, moved and reused, beside requests without penalties. Kills: counts that are not updated, the
-    prompt counted by frequency or presence, the list of another request."""
+    """Requests end, move in the caches and make room for others, beside requests without penalties. Kills: counts that
+    are not updated, the prompt counted by frequency or presence, the list of another request."""
     hf, target, draft = models
     todo = mixed()
     output = generate(target, todo, EVERY[kind](draft), max_batch=3).check()
@@ -60,12 +60,12 @@ def test_greedy_is_plain_decoding_under_penalties(models, kind):
     assert [a == b for a, b in zip(expected, plain)] == [i % 5 == 1 for i in range(8)]
 
 
-def committed_counts(verify, unaware):
+def committed_counts(verify, op):
     """Return a verification in which every row has the penalties of the step's first row, which do not count the
     drafts."""
 
     def wrong(first, second, *more, **options):
-        tree = unaware == "verify_tree"
+        tree = op == "verify_tree"
         target = second if tree else first
         n, positions, V = target.logits.shape
         flat = target.logits.reshape(-1, V)

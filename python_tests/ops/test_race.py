@@ -71,7 +71,7 @@ def test_theory_is_the_double_sum(V, Vq):
         assert (1 - tv) / (1 + tv) - 1e-12 <= got <= 1 - tv + 1e-12
 
 
-def test_the_reference_noise_is_the_key_of_the_specification():
+def test_the_reference_noise_follows_its_formula():
     """The noise of token x at position t is g = -ln(-ln u), with u = (floor(u53 * 2^52) + 1/2) 2^-52. u53 is the
     uniform of slot x in domain 3 at offset t."""
     for seed, t in ((7, 0), (-1, 5), (1 << 40, -3), (-(1 << 63), (1 << 63) - 1), (3, (1 << 33) + 1)):
@@ -113,7 +113,8 @@ def test_law_of_peaked_rows(racer):
 def test_second_of_tiny_weights(isa, weight):
     """Of two ids that can be second, the one with the weight below 2^-126 (-87.34) has the larger key.
 
-    Its 1 - u lies between 2^-31 and 2^-30. There its noise exceeds 20.79, and a bound in units of 2^-31 is not 0 yet.
+    Its 1 - u lies between 2^-31 and 2^-30, so its noise exceeds 20.79. In units of 2^-31, in which the CPU's quick test
+    (csrc/cpu/simd_race.h) has 1 - u, it is 1, not 0.
     The other id is in an earlier chunk, so its key is the bar when the second chunk is read."""
     if backends.why_not(isa):
         pytest.skip(backends.why_not(isa))
@@ -401,20 +402,20 @@ def test_stats_with_another_maximum(k, racer):
 
 @pytest.mark.parametrize("shift", [-160, -95, 160])
 def test_stats_with_a_maximum_far_away(shift, isa_backend):
-    """All weights of the row are e^-shift times larger, too large or too small for float32. One racer is in the first
-    chunk and one in the second: the key of the first rules out entries of the second."""
+    """All weights of the row are e^-shift times larger, too large or too small for float32. One id that can win is in
+    the first chunk and one in the second: the key of the first rules out entries of the second."""
     N, V = 50, 1152
     z = torch.full((N, V), -100.0)
     z[:, 0], z[:, 1100] = 0.5, 1.0
     at = {"seed": torch.arange(N), "offset": torch.zeros(N, dtype=torch.int64)}
     want = reference.sample(z, 1, race=True, **at).tokens
-    assert 10 < (want == 0).sum() < 40, "not a test of both racers"
+    assert 10 < (want == 0).sum() < 40, "not a test of both ids"
     stats = sk.row_stats(z)
     stats[:, 3] += shift
     assert torch.equal(won(isa_backend, sk.Rows(z, stats=stats), **at).tokens, want)
 
 
-def test_almost_no_weight_wins(isa_backend):
+def test_a_tiny_weight_can_be_second(isa_backend):
     """Id 1123 is second with a weight below 2^-126, which float32 sums take for 0: its noise is 20.98 at this position,
     which was searched for. Id 1, in the chunk before, is third."""
     second, at = 1123, {"seed": torch.tensor([0]), "offset": torch.tensor([47115361])}
@@ -557,7 +558,7 @@ def test_what_sample_refuses(change, message):
         sk.sample(torch.zeros(2, 5), race=True, **change)
 
 
-def test_key_order_in_the_reference():
+def test_keys_of_the_reference():
     """A key is ln p + noise, or -inf for an id without mass."""
     p = np.array([0.5, 0.0, 0.5])
     keys = keys_of(p, None, 3, 4)

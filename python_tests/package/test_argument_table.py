@@ -30,7 +30,7 @@ def change(monkeypatch):
     arguments.places.cache_clear()
 
 
-def missing(op):
+def differences(op):
     return (what for reader in READERS for what in reader(op))
 
 
@@ -85,7 +85,7 @@ NEW = Argument("throw_away", "float32", "N | 1", "row", True, "throw_away")
 def test_a_row_without_its_copies_names_each_missing_place(change):
     change("row_stats", (*TABLE["row_stats"], NEW))
     assert argument_copies.unserved("row_stats") == {"triton": ["throw_away"], "reference": ["throw_away"]}
-    assert [*missing("row_stats")] == [
+    assert [*differences("row_stats")] == [
         "_C.so, built before, row_stats.default: lacks Tensor? throw_away=None",
         "_C.so, built before, row_stats.views: lacks Tensor? throw_away=None",
         "csrc/ops/row_stats/row_stats_op.h: lacks throw_away",
@@ -99,7 +99,7 @@ def test_what_runs_everywhere_is_given_by_calls(change, monkeypatch):
     change("row_stats", (*TABLE["row_stats"], NEW))
     monkeypatch.setattr(argument_copies, "triton_takes", lambda op: [x.name for x in arguments.taken(op)])
     monkeypatch.setattr(argument_copies, "reference_takes", lambda op: [*argument_copies.roots(op)])
-    assert {*missing("row_stats")} >= {
+    assert {*differences("row_stats")} >= {
         "specdec_kernels/example_calls/row_stats.py: none gives throw_away",
         "python_tests/gates/hostile.py: none gives throw_away",
     }
@@ -107,7 +107,7 @@ def test_what_runs_everywhere_is_given_by_calls(change, monkeypatch):
 
 def test_what_must_be_given_is_taken_everywhere(change):
     change("row_stats", (*TABLE["row_stats"], NEW._replace(optional=False)))
-    assert {*missing("row_stats")} >= {
+    assert {*differences("row_stats")} >= {
         "specdec_kernels/triton/row_stats.py: lacks throw_away",
         "specdec_kernels/reference/row_stats.py: lacks throw_away",
     }
@@ -165,13 +165,13 @@ def other(rows, name, **fields):
 )
 def test_a_row_that_says_something_else_is_found(change, op, name, fields, said):
     change(op, other(TABLE[op], name, **fields))
-    assert any(said in what for what in missing(op)), [*missing(op)]  # the quick readers come first
+    assert any(said in what for what in differences(op)), [*differences(op)]  # the quick readers come first
 
 
 def test_another_order_is_found(change):
     first, second, *rest = TABLE["residual"]
     change("residual", (second, first, *rest))
-    orders = [what for what in missing("residual") if "another order: p, q, num_rows" in what]
+    orders = [what for what in differences("residual") if "another order: p, q, num_rows" in what]
     assert [what.split(":")[0].rpartition("/")[2] for what in orders] == ["residual_op.h", "residual.py"]
 
 

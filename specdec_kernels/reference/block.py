@@ -54,9 +54,9 @@ def h_at(i, last, rows, r):
     p, known = rows[i] if i < last else (None, None)
     if i == last or not (known is None or p.valid):  # an invalid row has no residual
         return r[i]
-    # p is greedy, and q counts as one-hot at the draft. If the draft is p's token, s_i = (r_i - 1)+ = 0; else s_i = r_i
-    # and r_{i+1} = 0.
     if known is None:
+        # p is greedy, and q counts as one-hot at the draft. If the draft is p's token, s_i = (r_i - 1)+ = 0; else s_i =
+        # r_i and r_{i+1} = 0.
         return r[i] if r[i + 1] == 0 else h(r[i], 0.0)
     pair, mix = known
     return h(r[i], mix.leftover(pair, r[i]).sum())
@@ -64,7 +64,9 @@ def h_at(i, last, rows, r):
 
 @singledispatch
 def h(r, s):
-    """Return h_i. It is 1 at r_i = 1 for every s_i. This is right for 0 / 0 too, which occurs only if r_{i+1} is 1."""
+    """Return h_i, which is 1 at r_i = 1. If s_i is 0 there (0 / 0), no result depends on it: then p_i = q_i, so r_{i+1}
+    and h_{i+1} are 1, and a later draft is accepted.
+    """
     return 1.0 if r == 1 else share(s, r)
 
 

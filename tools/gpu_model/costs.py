@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The costs of loops and tails that predictions use, taken from the kernels' machine code.
 
-A loop is found by its op, its number of rows and its MUFU instructions.
+A loop is found by its kernel's name, its number of rows and, for some, its MUFU or F2F64 instructions. Of several, that
+with the fewest instructions per 16 bytes is taken.
 
-Costs are per chunk of 1,024 bf16 entries, 2 KB per row.
+`scan` and `pair` are per chunk of 1,024 bf16 entries, 2 KB per row; a Pass is per iteration of a thread.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from tools.machine_code.loops import of_two_bytes
 
 
 class Pass(NamedTuple):
-    """A pass of one block over a row or rows: what one iteration of a thread costs."""
+    """The cost of one iteration of one thread in a block's pass over a pair of rows."""
 
-    bytes: int
+    bytes: int  # of both rows
     instructions: float
-    entries: int
+    entries: int  # of each row
     waits: int  # memory latencies, one after another
 
 
@@ -49,19 +50,19 @@ class Costs:
 
 OTHERWISE = {  # for a library without the kernel; "kept" for all
     "search": Pass(64, 400, 16, 2),
-    "unders": Pass(64, 676, 16, 2),
+    "unders": Pass(64, 676, 16, 2),  # sums of (p - t q)+ for several t (`under` in csrc/core/bracket.h)
     "kept": Pass(128, 213, 16, 1),  # as "unders", on weights in shared memory: counted in kseq_rho::search of sm_90
 }
 PER_CHUNK = {1: 20, 2: 40}  # rows -> instructions per chunk outside the loop: indices, a warp's reduction, two stores
-NOT_A_CHAIN = ("requests::", "rule", "tree", "positions")
+OTHER_LAUNCHES = ("requests::", "rule", "tree", "positions")  # kernels other than judge_rows and finish_requests
 
 Wanted = Callable[[dict, dict], bool]
 
 
 def costs_of(kernels: list[dict]) -> Costs:
-    in_chain = lambda k: not any(word in k["name"] for word in NOT_A_CHAIN)
-    scan = _cheapest(kernels, 1, lambda k, x: in_chain(k) and (x["counts"]["MUFU"] >= 32 or x["per16"] < 60))
-    pair = _cheapest(kernels, 2, lambda k, x: in_chain(k))
+    plain = lambda k: not any(word in k["name"] for word in OTHER_LAUNCHES)
+    scan = _cheapest(kernels, 1, lambda k, x: plain(k) and (x["counts"]["MUFU"] >= 32 or x["per16"] < 60))
+    pair = _cheapest(kernels, 2, lambda k, x: plain(k))
     costs = Costs(walk=_walks(kernels))
     if scan:
         k, loop = scan
@@ -70,6 +71,7 @@ def costs_of(kernels: list[dict]) -> Costs:
         k, loop = pair
         costs = replace(costs, pair=_chunk(loop), pair_slots=k["resident"], pair_waits=_waits(loop))
     own = lambda op: _cheapest(kernels, 1, lambda k, x: x["counts"]["MUFU"] >= 32, op + "::")
+    # Named after kernels: judge_rows has the loop `scan`, and "scan" is scan_positions, of small batches.
     found = {"judge": scan, "finish": pair, "row_stats": own("row_stats"), "sample": own("sample")}
     found["scan"] = _cheapest(kernels, 1, lambda k, x: x["counts"]["MUFU"] >= 32, "verify_chain::scan_positions")
     found["verify"] = _cheapest(kernels, 2, lambda k, x: True, "verify_chain::verify_positions")
@@ -110,7 +112,7 @@ def _waits(loop: dict) -> int:
 
 
 def _walks(kernels: list[dict]) -> dict[str, Pass]:
-    """Return the passes of kseq_rho. Those that only decide which p exceed a bound are counted in verify_tree."""
+    """Return the passes of kseq_rho. The loop of "unders" is that of verify_tree, which reads both rows too."""
 
     def first(kernel: str, name: str, wanted: Callable[[int], bool]) -> Pass:
         loops = [x for k in kernels if kernel in k["name"] for x in k["loops"] if x["rows"] == 2]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tokens that requests have used, as the lists that ``Penalties`` reads, kept from step to step.
 
-A step adds the tokens that it emitted to each request's list. A list is made anew if its request was not in the step
-before (new, or resumed after a preemption), or if its text is no longer the one that was counted. On the CPU only, so
-nothing waits for a device.
+Each step first adds the tokens that were emitted since the step before to the requests' lists. A list is made anew if
+its request was not in the step before (new, or resumed after a preemption), or if its text is no longer the one that
+was counted. On the CPU only, so nothing waits for a device.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Histories:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return ids, counts [B, H] int32 of a step's requests; the lists of others are dropped.
 
-        Entries outside [0, V) are pads.
+        Tokens outside [0, V) are not counted. H is the length of the longest list; the ids of shorter ones end in -1.
         """
         if V != self.V:
             self.kept, self.V = {}, V
