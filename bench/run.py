@@ -27,9 +27,9 @@ OPS = sorted((*registry.OPS, "rules"), key=lambda op: op != "verify_chain")
 UNFINISHED = 75  # exit status (EX_TEMPFAIL) of a run that another call can resume
 
 READING_GPU = """\
-time: replay of a CUDA graph, calls through copies of the inputs that together exceed the cache; as called: the same
-calls from Python, launches included. Bytes: what the step must read at this run's stops. A peer's ratio compares
-replays where both could be captured, else calls."""
+time: replay of a CUDA graph, calls through copies of the inputs that together exceed the cache, if at most 512 do
+(inputs of small cases stay in the cache); as called: the same calls from Python, launches included. Bytes: what the
+step must read at this run's stops. A peer's ratio compares replays where both could be captured, else calls."""
 
 
 def as_table(op: str, rows: list[Row]) -> Table:

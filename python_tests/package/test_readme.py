@@ -71,6 +71,20 @@ def test_the_install_is_what_make_does():
     assert built == named
 
 
+def test_the_hooks_of_a_commit_are_the_checks_of_make_lint():
+    makefile, hooks = (ROOT / "Makefile").read_text(), (ROOT / ".pre-commit-config.yaml").read_text()
+    recipe = re.search(r"^lint:.*\n((?:\t.*\n)+)", makefile, re.M)[1]
+    check = r"(ruff \w+|check-jsonschema --builtin-schema \S+|[\w-]+)"
+    wanted = re.findall(rf"^\t\$\(BIN\)/{check}", recipe, re.M)
+    assert len(wanted) == recipe.count("\n") and sorted(wanted) == sorted(
+        re.findall(rf"entry: \.venv/bin/{check}", hooks)
+    )
+    for schema, files in re.findall(r"--builtin-schema (\S+)\n.*\n +files: '(.*)'", hooks):
+        named = re.search(rf"{schema} (.*)", recipe)[1]
+        for path in re.findall(r"(?<![\w/])[\w./]+\.(?:yml|cff)", named.replace("*", "any")):
+            assert re.search(files, path), f"the hook of {schema} leaves out {path}"
+
+
 def test_the_table_of_ops():
     """README has a row for each op and names each public function. The page of numbers has a row for each op too."""
     row = r"^\| `(\w+)` \|"

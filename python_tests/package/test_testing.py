@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """specdec_kernels.testing: its statistics against scipy's, its enumerations, errors, examples and fixtures."""
 
-import doctest
 import importlib
 import inspect
 import os
@@ -243,11 +242,7 @@ def test_docstrings(name):
     assert sections == sorted(sections, key=["Args", "Returns", "Raises", "Example", "Source"].index)
     assert {"Returns", "Example"} <= set(sections) and ("Args" in sections) == bool(parameters)
     assert all(re.search(rf"\b{p}\b", text) for p in parameters)
-    known = {n: getattr(testing, n) for n in testing.__all__} | {"torch": torch, "np": np}
-    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-    for case in (function, testing.Case) if name == "cases" else (function,):
-        [test] = doctest.DocTestFinder(recurse=False).find(case, name, globs=known)
-        assert test.examples and doctest.DocTestRunner(optionflags=flags).run(test).failed == 0
+    assert ">>> " in text  # test_docstrings.py runs it
 
 
 def test_neither_pytest_nor_scipy_is_needed():

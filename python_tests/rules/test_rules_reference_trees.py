@@ -10,6 +10,7 @@ from support.tree_laws import EXACT, TELLING, constant, random_rows, with_zeros
 
 from specdec_kernels import testing
 from specdec_kernels.reference import banded
+from specdec_kernels.reference.chain_law import chain_law
 from specdec_kernels.reference.tree_law import distinct_trees, iid_trees, mixed, plain_tree, tree_law
 from specdec_kernels.rows import Rows
 
@@ -111,6 +112,29 @@ def test_confidences_are_unscaled():
                 uniforms=torch.tensor([[0.0, 0.9999, 0.5]], dtype=torch.float64),
             )
             assert out.num_accepted.item() == accepted
+
+
+GIVEN = {"neither": (), "p1": ("p1",), "q1": ("q1",), "both": ("p1", "q1")}
+
+
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("drafts", ["drawn", "one-hot"])
+def test_each_unscaled_row_has_its_default(drafts, given):
+    """Where p1 or q1 is not given, p or q is read in its place, as for a chain. A one-hot draft is its own q1."""
+    p, q = random_rows(35, 3), random_rows(36, 3)
+    rows = {"p1": random_rows(37, 3), "q1": random_rows(38, 3)}
+    args = {name: rows[name] for name in GIVEN[given]}
+    one_hot = drafts == "one-hot"
+    trees = [(plain_tree([-1, 0, 1], [-1, 1, 0]), 1.0)] if one_hot else list(iid_trees(q, 1, 2))
+    tree_q, chain_q = (None, lambda t: (1, 0)[len(t)]) if one_hot else (q, q)
+    changes = False
+    for rule in ("chow", "diff", "opt", "token_v2"):
+        law = mixed(trees, p, tree_q, "recursive", rule, 0.1, **args)
+        want = chain_law(p, chain_q, 2, rule=rule, alpha=0.1, **args | ({"q1": None} if one_hot else {}))
+        assert all(abs(law.get(t, 0.0) - want.get(t, 0.0)) < EXACT for t in {*law, *want}), rule
+        scaled = mixed(trees, p, tree_q, "recursive", rule, 0.1)
+        changes |= any(abs(law.get(t, 0.0) - scaled.get(t, 0.0)) > 0.01 for t in {*law, *scaled})
+    assert changes == ("p1" in args or ("q1" in args and not one_hot)), "what is given decides nothing"
 
 
 def test_undefined_combinations_are_refused():

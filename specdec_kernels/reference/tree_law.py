@@ -15,6 +15,7 @@ from .rules import resolved
 from .rules.one_step import law_of_row
 from .tree_rules import RULES
 from .tree_rules.request import Draft, Request, one_hot
+from .verify_tree import law_of_draft
 
 
 class Logs(NamedTuple):
@@ -40,8 +41,8 @@ def tree_law(tree, p, q, method, one_hot_nodes=(), rule="exact", alpha=None, p1=
 
     p(prefix) -> [V] float64 or Logs: the target's distribution after a tuple of tokens. q(prefix) -> [V] or Logs: the
     distribution that children were drawn from; None: one-hot drafts. one_hot_nodes: nodes that are one-hot drafts
-    (draft_row -1) in a tree with others. p1, q1: the same rows unscaled (T = 1, no filters); give both or neither.
-    Without them p and q are taken.
+    (draft_row -1) in a tree with others. p1, q1: the same rows unscaled (T = 1, no filters), by default p and q. A
+    one-hot draft is the same unscaled, so q1 is not asked for it.
     """
     law = defaultdict(float)
     for step, probability in walks(tree, p, q, method, one_hot_nodes, rule, alpha, p1, q1):
@@ -81,10 +82,14 @@ def request_of(tree, p, q, method, one_hot_nodes, rule, p1=None, q1=None):
         return Draft(probabilities(row), True, True, log_q=log_q)
 
     def unscaled(node, child):
-        return law_of_row(probabilities(p1(prefix[node]))), law_of_row(probabilities(q1(prefix[parents[child]])))
+        given = q1 is not None and draft_row[child] >= 0
+        return (
+            target(node) if p1 is None else law_of_row(probabilities(p1(prefix[node]))),
+            law_of_row(probabilities(q1(prefix[parents[child]]))) if given else law_of_draft(draft(child)),
+        )
 
     rows = (target, draft, draft_row, wide)
-    return Request(parents, tokens, *rows, len(parents), drafts, rule=rule, unscaled=unscaled if p1 else None)
+    return Request(parents, tokens, *rows, len(parents), drafts, rule=rule, unscaled=unscaled)
 
 
 def mixed(trees, p, q, method, rule="exact", alpha=None, p1=None, q1=None):
