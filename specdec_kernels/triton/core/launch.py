@@ -33,8 +33,7 @@ class Kernel:
     """A kernel in two variants: specialised on the alignment of rows, and not.
 
     The aligned variant, with 16-byte loads, is used only if every side's V is a multiple of 16. For other V loads
-    cannot be wide, and specialising on a padded row stride would change the order of sums, and so the last bits of
-    results."""
+    cannot be wide, and specialising on a padded row stride would change the order of sums, so the results' bits."""
 
     def __init__(self, function):
         self.aligned = triton.jit(do_not_specialize=VARYING)(function)
@@ -159,8 +158,7 @@ NO_ROWS = Rows(None, 0, 0, 0, False, None, NO_SAMPLING, NO_SCRATCH, FLAGS[False]
 def rows(
     memory, probs=False, stats=None, sampling=NO_SAMPLING, scratch=NO_SCRATCH, layout=None, store=NO_STORE
 ) -> Rows:
-    """Return a side as a kernel's argument. Ragged rows without a store are indexed over all requests, so their
-    batch_stride is 0."""
+    """Return a side as a kernel's argument. The batch_stride is 0 for ragged rows without a store: one index for all."""
     ragged = layout is not None and layout.cu_draft is not None
     batch_stride = 0 if ragged and store is NO_STORE else memory.batch_stride
     extra = layout is not None and layout.extra > 0
