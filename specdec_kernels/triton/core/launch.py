@@ -158,7 +158,7 @@ NO_ROWS = Rows(None, 0, 0, 0, False, None, NO_SAMPLING, NO_SCRATCH, FLAGS[False]
 def rows(
     memory, probs=False, stats=None, sampling=NO_SAMPLING, scratch=NO_SCRATCH, layout=None, store=NO_STORE
 ) -> Rows:
-    """Return a side as a kernel's argument. The batch_stride is 0 for ragged rows without a store: one index for all."""
+    """Return a side as a kernel's argument. Ragged rows without a store have one index for all: batch_stride is 0."""
     ragged = layout is not None and layout.cu_draft is not None
     batch_stride = 0 if ragged and store is NO_STORE else memory.batch_stride
     extra = layout is not None and layout.extra > 0
