@@ -23,7 +23,9 @@ DEFECTS = (
     "copy_not_waited_for copy_waited_for_short copy_not_committed copy_without_barrier copy_over_readers "
     "copy_unaligned copy_to_memory copy_source_written copy_left "
     "no_wait read_before_wait write_before_wait wait_of_one read_only_of_the_first "
-    "loaded_by_the_first"
+    "loaded_by_the_first loaded_past_l1_before "
+    "readers_not_released one_reader_not_released read_after_release set_beside_updates read_beside_updates "
+    "read_by_ranks update_after_it_was_seen"
 ).split()
 N = 5000  # not a multiple of 256
 
@@ -92,8 +94,24 @@ def two_launches(module, defect="none"):
     return np.allclose(out, x[:, 1:].astype(np.float64).sum(1), rtol=1e-4, atol=1e-3)
 
 
+def take_turns(module, defect="none"):
+    x = normals(4)
+    return np.allclose(sample(module, "take_turns", x, np.zeros(1, np.float32), 5, defect), x.sum(), rtol=1e-6)
+
+
+def count_threads(module, defect="none"):
+    return sample(module, "count_threads", np.zeros(1), np.zeros(1, np.int32), 1, defect) == 256
+
+
+def count_blocks(module, defect="none"):
+    return sample(module, "count_blocks", np.zeros(1), np.zeros(1, np.int32), 1, defect) == 4
+
+
 @pytest.mark.parametrize("schedule, blocks", list(product(SCHEDULES, BLOCK_ORDERS)), ids=str)
-@pytest.mark.parametrize("kernel", [log_sum_exp, scan, grid_sum, cluster_sum, staged_sum, two_launches])
+@pytest.mark.parametrize(
+    "kernel",
+    [log_sum_exp, scan, grid_sum, cluster_sum, staged_sum, two_launches, take_turns, count_threads, count_blocks],
+)
 def test_right_under_every_schedule(module, kernel, schedule, blocks):
     with order(module, schedule, blocks):
         assert kernel(module)
@@ -171,6 +189,17 @@ CAUGHT = {
         two_launches,
         "race: it reads memory that the launch before loaded and wrote, and L1 may hold",
     ),
+    "loaded_past_l1_before": (
+        two_launches,
+        "race: it reads memory that the launch before loaded and wrote, and L1 may hold",
+    ),
+    "readers_not_released": (take_turns, "race: it (reads|writes) memory .* (read|wrote), "),
+    "one_reader_not_released": (take_turns, "race: it (reads|writes) memory .* no atomic orders the two blocks"),
+    "read_after_release": (take_turns, "race: it writes memory .* read, "),
+    "set_beside_updates": (count_threads, "uninitialised|race: it updates shared memory .* wrote, with no barrier"),
+    "read_beside_updates": (count_threads, "race: it (reads|updates) shared memory .* (updated|read), with no barrier"),
+    "read_by_ranks": (count_blocks, "race: it (reads|writes) memory .* (read|wrote), "),
+    "update_after_it_was_seen": (count_blocks, "race: it (reads|updates) memory .* (read|updated), "),
 }
 
 

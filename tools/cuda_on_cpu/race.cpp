@@ -25,10 +25,12 @@ bool Release::covers_write(const Mark& m) const {
 
 void Races::begin_launch(const char* shared_begin, const char* shared_end, After after) {
   shared_begin_ = reinterpret_cast<uintptr_t>(shared_begin), shared_end_ = reinterpret_cast<uintptr_t>(shared_end);
-  if ((pages_.size() > 4096 && after == After::the_end) || last_ >= (1u << 23)) {
+  older_.begin_launch();
+  if ((pages_.size() > 4096 && after == After::the_end) || last_ >= (1u << 23) || older_.full()) {
     pages_.clear();
     last_cells_ = nullptr;
     last_ = 0, overlaps_ = 1;
+    older_.begin_again();
   }
   launch_ = last_ + 1;
   if (after == After::the_end) overlaps_ = launch_;
@@ -127,7 +129,7 @@ bool Races::knows(const Acquired& a, unsigned thread) const {
   return a.thread == thread || a.time < epoch_ || (a.thread / 32 == thread / 32 && a.time < warp_epoch_[thread / 32]);
 }
 
-const char* Races::disorder_between(const Mark& old, bool old_reads, uintptr_t address, Access access) const {
+const char* Races::disorder_between(const Mark& old, bool old_reads, Access access) const {
   const unsigned thread = here.thread.x;
   const char* why = "and no atomic orders the two blocks";
   const auto met = met_.find(old.block);
@@ -136,7 +138,6 @@ const char* Races::disorder_between(const Mark& old, bool old_reads, uintptr_t a
   if (found == known_.end()) return why;
   for (const Acquired& a : found->second) {
     if (!knows(a, thread)) continue;
-    if (old.atomic && a.address == address) return nullptr;
     if (old_reads ? !a.release->covers_read(old) : !a.release->covers_write(old)) {
       why = "with no __threadfence between its write and its atomic";
       continue;
@@ -161,7 +162,7 @@ void Races::check_recent(const Mark& old, bool old_reads, uintptr_t address, Acc
     why = "with no barrier between";
   } else {
     if (shared || (old.atomic && access == Access::read_past_l1)) return;
-    if (!(why = disorder_between(old, old_reads, address, access))) return;
+    if (!(why = disorder_between(old, old_reads, access))) return;
   }
   const std::string other = old.block == block_ ? "thread " + std::to_string(old.thread)
                                                 : "block number " + std::to_string(old.block - launch_) + " to run";
@@ -177,26 +178,73 @@ void Races::check_recent(const Mark& old, bool old_reads, uintptr_t address, Acc
 // Checks a load through L1 by a thread that has waited for the launch before, which ran at the same time. If that
 // launch loaded a line and then wrote to it, L1 may still hold the old line, since nothing invalidates it.
 void Races::check_stale(const Cell& cell) const {
-  const auto before = [&](const Mark& m) { return m.block >= overlaps_ && m.block < launch_; };
-  if (!before(cell.write)) return;
-  for (const Mark& read : cell.reads) {
-    if (before(read) && read.l1)
-      fail(
-          "race: it reads memory that the launch before loaded and wrote, and L1 may hold what was there before: "
-          "read it by __ldcg");
-  }
+  const auto before = [&](unsigned b) { return b >= overlaps_ && b < launch_; };
+  if (before(cell.write.block) && before(cell.l1))
+    fail(
+        "race: it reads memory that the launch before loaded and wrote, and L1 may hold what was there before: "
+        "read it by __ldcg");
 }
 
 void Races::acquire_and_release(uintptr_t address) {
   const unsigned thread = here.thread.x;
   auto& releases = released_[address];
   for (const auto& r : releases)
-    if (r->block != block_) known_[r->block].push_back({r, address, thread, time_});
+    if (r->block != block_) known_[r->block].push_back({r, thread, time_});
   const bool fenced = fence_[thread] > 0;
   const unsigned epoch = fenced ? fence_epoch_[thread] : 0, warp = fenced ? fence_warp_[thread] : 0;
   releases.push_back(
       std::make_shared<const Release>(Release{block_, thread, time_, epoch_, fence_[thread], epoch, warp, fences_}));
   ++time_;
+}
+
+// Whether all of these reads by another block are ordered before what the thread does now.
+bool Races::seen(const Marks& reads) const {
+  for (const Mark& m : {reads.last, reads.of_warp, reads.of_others})
+    if (m.block >= launch_ && disorder_between(m, true, Access::write)) return false;
+  return true;
+}
+
+void Races::note_write(Cell& c, const Mark& now, uintptr_t address, Access access) {
+  check(c.reads, true, address, access);
+  const uint32_t first = older_.of(c);
+  for (uint32_t i = first ? older_[first].next : 0; i; i = older_[i].next)
+    check(older_[i].marks, true, address, access);
+  const Mark old = c.write;
+  c.write = now;
+  if (access == Access::write) {  // ordered after all accesses before it
+    for (uint32_t i = first; i;) i = older_.remove(i);
+    c.reads = {}, c.older = 0;
+    return;
+  }
+  if (old.block < launch_ || (old.atomic && old.block == block_ && ordered_within(old, now.thread))) return;
+  if (!first) c.older = older_.add({}, 0);
+  Marks& writes = older_[c.older].marks;
+  if (!old.atomic)
+    writes.last = old;
+  else if (old.block != block_)
+    writes.of_warp = writes.of_others = {};  // this atomic saw those of other blocks
+  else
+    (old.thread / 32 == now.thread / 32 ? writes.of_warp : writes.of_others) = old;
+}
+
+void Races::note_read(Cell& c, const Mark& now, Access access) {
+  Marks& reads = c.reads;
+  const Mark old = reads.last;
+  if (old.block == block_) {
+    if (!ordered_within(old, now.thread)) (old.thread / 32 == now.thread / 32 ? reads.of_warp : reads.of_others) = old;
+  } else {
+    const bool keep = old.block >= launch_ && !seen(reads);
+    if (keep && !older_.of(c)) c.older = older_.add({}, 0);
+    if (older_.of(c)) {
+      uint32_t next = older_[c.older].next;
+      while (next && seen(older_[next].marks)) next = older_.remove(next);  // else each meeting of a cluster adds some
+      if (keep) next = older_.add(reads, next);
+      older_[c.older].next = next;
+    }
+    reads = {};
+  }
+  reads.last = now;
+  if (access == Access::read || access == Access::read_only) c.l1 = block_;
 }
 
 void Races::note(const void* pointer, size_t bytes, Access access) {
@@ -219,23 +267,14 @@ void Races::note(const void* pointer, size_t bytes, Access access) {
       fail(std::string("race: __ldg reads memory that this launch wrote") +
            (c->write.block < launch_ ? ", or the one that it runs beside" : ""));
     check(c->write, false, address, access);
+    if (older_.of(*c)) check(older_[c->older].marks, false, address, access);
     if (access == Access::read && waited && !shared) check_stale(*c);
     if (shared && access != Access::write && c->write.block != block_)
       fail(std::string("uninitialised: it ") + verb(access) + " shared memory that no thread of the block wrote");
-    if (is_write(access)) {
-      for (const Mark& read : c->reads) check(read, true, address, access);
-      c->write = now;
-    } else {
-      Mark& last = c->reads[0];
-      now.l1 = (access == Access::read || access == Access::read_only) || (last.l1 && last.block >= launch_);
-      if (last.block == block_ && last.thread != thread && last.time >= epoch_) {
-        if (last.thread / 32 != thread / 32)
-          c->reads[2] = last;
-        else
-          c->reads[1] = last;
-      }
-      last = now;
-    }
+    if (is_write(access))
+      note_write(*c, now, address, access);
+    else
+      note_read(*c, now, access);
   }
   if (access == Access::atomic && !shared) acquire_and_release(begin);
 }

@@ -11,22 +11,9 @@
 #include <vector>
 
 #include "grid.h"
+#include "marks.h"
 
 namespace cuda_on_cpu {
-
-// The thread that made an access to a byte, and when. Threads run one at a time, so a block's threads share one clock.
-struct Mark {
-  uint64_t block : 24 = 0, thread : 10 = 0, atomic : 1 = 0;
-  uint64_t l1 : 1 = 0;  // of a read: this one, or an earlier one by the same launch, went through L1
-  uint64_t time : 28 = 0;
-};
-
-struct Cell {
-  Mark write;
-  // The last read; before it, the last one by another thread of the same warp, and the last one by another warp. Within
-  // a block, a write that races with an older read also races with one of these. Reads by an earlier block are lost.
-  Mark reads[3];
-};
 
 // What a thread's atomic makes visible to threads that see its result.
 struct Release {
@@ -35,14 +22,13 @@ struct Release {
   unsigned fence, fence_epoch, fence_warp;
   std::shared_ptr<const std::vector<unsigned>> fences;  // each thread's last fence before the block's last barrier
   bool covers_write(const Mark& m) const;
-  bool covers_read(const Mark& m) const { return m.thread == thread || m.time < epoch; }
+  bool covers_read(const Mark& m) const { return (m.thread == thread && m.time <= time) || m.time < epoch; }
 };
 
 // The clock of a running block. The blocks of a cluster take turns, and each has its own.
 struct BlockClock {
   struct Acquired {
     std::shared_ptr<const Release> release;
-    uintptr_t address;
     unsigned thread, time;
   };
   using Known = std::map<unsigned, std::vector<Acquired>>;  // by the block that released
@@ -78,10 +64,16 @@ class Races : private BlockClock {
     if (old.block >= oldest_ && !(old.atomic && access == Access::atomic))
       check_recent(old, old_reads, address, access);
   }
+  void check(const Marks& old, bool old_reads, uintptr_t address, Access access) {
+    for (const Mark& m : {old.last, old.of_warp, old.of_others}) check(m, old_reads, address, access);
+  }
   void check_recent(const Mark& old, bool old_reads, uintptr_t address, Access access);
   void check_stale(const Cell& cell) const;
   bool ordered_within(const Mark& old, unsigned thread) const;
-  const char* disorder_between(const Mark& old, bool old_reads, uintptr_t address, Access access) const;
+  const char* disorder_between(const Mark& old, bool old_reads, Access access) const;
+  bool seen(const Marks& reads) const;
+  void note_write(Cell& cell, const Mark& now, uintptr_t address, Access access);
+  void note_read(Cell& cell, const Mark& now, Access access);
   bool knows(const Acquired& a, unsigned thread) const;
   void acquire_and_release(uintptr_t address);
 
@@ -103,6 +95,7 @@ class Races : private BlockClock {
   uintptr_t shared_begin_ = 0, shared_end_ = 0;
   std::unordered_map<uintptr_t, std::vector<std::shared_ptr<const Release>>> released_;
   std::unordered_map<uintptr_t, std::unique_ptr<Cell[]>> pages_;
+  OlderMarks older_;
   uintptr_t last_page_ = 0;
   Cell* last_cells_ = nullptr;
 };

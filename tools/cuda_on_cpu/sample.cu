@@ -139,6 +139,12 @@ void run_sample(const std::string& kernel, int defect_index, int blocks, const v
     run_staged_sum({defect, blocks, in, n, out, scratch});
   } else if (kernel == "two_launches") {
     run_two_launches({defect, blocks, in, n, out, scratch});
+  } else if (kernel == "take_turns") {
+    run_take_turns({defect, blocks, in, n, out, scratch});
+  } else if (kernel == "count_threads") {
+    run_count_threads({defect, blocks, in, n, out, scratch});
+  } else if (kernel == "count_blocks") {
+    run_count_blocks({defect, blocks, in, n, out, scratch});
   } else if (kernel == "turns") {
     auto* counter = static_cast<unsigned*>(scratch);
     cuda_on_cpu::launch([] { return "turns"; }, blocks, kThreads, [=] { turns(counter, static_cast<int*>(out)); });

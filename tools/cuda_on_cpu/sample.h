@@ -56,7 +56,15 @@ enum class Defect {
   write_before_wait,
   wait_of_one,
   read_only_of_the_first,
-  loaded_by_the_first
+  loaded_by_the_first,
+  loaded_past_l1_before,
+  readers_not_released,
+  one_reader_not_released,
+  read_after_release,
+  set_beside_updates,
+  read_beside_updates,
+  read_by_ranks,
+  update_after_it_was_seen
 };
 
 // One call from the harness's Python module
@@ -72,5 +80,8 @@ struct Call {
 void run_cluster_sum(const Call& call);
 void run_staged_sum(const Call& call);
 void run_two_launches(const Call& call);
+void run_take_turns(const Call& call);
+void run_count_threads(const Call& call);
+void run_count_blocks(const Call& call);
 
 }  // namespace sample

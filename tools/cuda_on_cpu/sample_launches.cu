@@ -16,7 +16,8 @@ __global__ void row_sums(const float* x, int n, float* parts, Defect defect) {
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = sum;
   __syncthreads();
   if (threadIdx.x != 0) return;
-  if (defect == Defect::loaded_by_the_first) sum += parts[blockIdx.x] - parts[blockIdx.x];
+  if (defect == Defect::loaded_by_the_first || defect == Defect::loaded_past_l1_before)
+    sum += parts[blockIdx.x] - parts[blockIdx.x];
   for (int w = 1; w < kThreads / 32; ++w) sum += warps[w];
   parts[blockIdx.x] = sum;
 }
@@ -32,6 +33,8 @@ __global__ void less_first(const float* x, int n, const float* parts, float* out
   if (defect == Defect::wait_of_one) __syncthreads();
   if (defect == Defect::read_only_of_the_first)
     part = __ldg(parts + b);
+  else if (defect == Defect::loaded_past_l1_before && t != 100)
+    part = __ldcg(parts + b);
   else if (defect != Defect::read_before_wait)
     part = parts[b];
   if (t == 0) out[b] = part - first;
