@@ -19,9 +19,6 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CSRC = ROOT / "csrc"
 MODULE = "specdec_cuda_on_cpu"
-TORCH_TARGET = "0x020a000000000000"  # as in build_tools/ninja_file.py
-# As there: the files that register ops are compiled as one.
-TOGETHER = ["rule together", """  command = printf '#include "%s"\\n' $in > $out"""]
 
 KERNEL_FLAGS = {
     "fast": "-O1",  # compiles in half the time of -O2 and runs 10% slower: faster in all for `make test`
@@ -42,13 +39,15 @@ def rules(flavour):
     import pybind11
     from torch.utils.cpp_extension import include_paths, library_paths
 
+    from build_tools.ninja_file import TARGET, TOGETHER
+
     system = " ".join(
         f"-isystem {p}" for p in [*include_paths(), pybind11.get_include(), sysconfig.get_paths()["include"]]
     )
     compiler = (
         f"{os.environ.get('CXX', 'g++')} -std=c++20 -fPIC -g1 -march=native -fno-strict-aliasing -fvisibility=hidden"
     )
-    defines = f"-DSPECDEC_CUDA_ON_CPU -DSPECDEC_MODULE={MODULE} -DTORCH_TARGET_VERSION={TORCH_TARGET}"
+    defines = f"-DSPECDEC_CUDA_ON_CPU -DSPECDEC_MODULE={MODULE} {TARGET}"
     warnings = "-Wall -Wextra -Wno-psabi -Wno-unknown-pragmas"
     compile = f"{compiler} {warnings} {defines} -I{HERE} {system} -MMD -MF $out.d -o $out"
     redirect = f"&& objcopy {COPIES} $out" if flavour == "checked" else ""

@@ -39,8 +39,10 @@ def printed() -> dict[str, str]:
     """Return the bytes of the argument, in hexadecimal, as the current headers lay them out."""
     from torch.utils.cpp_extension import include_paths
 
+    from build_tools.ninja_file import TARGET
+
     folders = [*include_paths(), sysconfig.get_paths()["include"]]
-    flags = "-w -std=c++20 -O1 -DSPECDEC_CUDA_ON_CPU -DTORCH_TARGET_VERSION=0x020a000000000000"
+    flags = f"-w -std=c++20 -O1 -DSPECDEC_CUDA_ON_CPU {TARGET}"
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "plain_call"
         command = [os.environ.get("CXX", "g++"), *flags.split(), f"-I{HERE.parent / 'cuda_on_cpu'}"]
