@@ -132,7 +132,8 @@ def test_joint_law_of_three_tokens(kind):
     tokens, stats, p, _ = three_tokens(drafter, **options)
     check = testing.check_tokens(tokens, testing.enumerate_law(p, 3))
     assert check.passed, check
-    assert check.cells > (8 if "spread" in options else 20) and check.detects < tiers.shift(0.062), check
+    few = 10 if tiers.TIER == "all" else 8  # fewer draws fill fewer cells
+    assert check.cells > (few if "spread" in options else 20) and check.detects < tiers.shift(0.062), check
     assert 0.15 < stats.alpha < 0.98, stats
 
 

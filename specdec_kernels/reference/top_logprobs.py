@@ -16,7 +16,7 @@ from .views import seen_rows
 
 class TopLogprobs(NamedTuple):
     ids: torch.Tensor  # [N, k] int64
-    logprobs: torch.Tensor  # [N, k] float64, rounded to float32
+    logprobs: torch.Tensor  # [N, k] float64
     token_logprobs: torch.Tensor  # [N, m] float64
     token_ranks: torch.Tensor  # [N, m] int64
 
