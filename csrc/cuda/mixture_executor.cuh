@@ -59,7 +59,8 @@ SPECDEC_DEVICE void mix(int64_t V, const Mixture& mixture, const At& at, float (
 template <class At>
 SPECDEC_DEVICE void weigh_mixed(const Residual& residual, const At& at, float (&w)[At::kEntries]) {
   DistWeights{residual.p}(at, w);
-  if (residual.mixture && at.begin() < residual.p.row.V) mix(residual.p.row.V, *residual.mixture, at, w);
+  if (!residual.mixture || at.begin() >= residual.p.row.V) return;
+  for_parts(at, w, [&](const auto& part, auto& x) { mix(residual.p.row.V, *residual.mixture, part, x); });
 }
 
 // -x exp(x) with x = (z - max) * scale, 0 below the cutoff

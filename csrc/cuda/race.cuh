@@ -73,7 +73,7 @@ class RaceExecutor {
 
   SPECDEC_DEVICE RowStats stats(const Row& row, const Filters& filters) {
     turn_ ^= 1;
-    return step_stats<true>(row, filters, tables_.chunks.row(2 * cluster_index() + turn_, tables_.per_row), nullptr);
+    return cluster_stats<true>(row, filters, tables_.chunks.row(2 * cluster_index() + turn_, tables_.per_row), nullptr);
   }
   SPECDEC_DEVICE int64_t argmax_finite(const Row& row) const {
     const int64_t at = block_argmax_finite(row.as_stored());

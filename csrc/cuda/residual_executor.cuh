@@ -9,6 +9,16 @@
 
 namespace specdec {
 
+// How many ids `id` lies after the first entry of `at`, if that is less than kChunk, else -1. To be compared with
+// step_of(r): for comparisons with at.id(r), the compiler would keep the id of every entry in registers.
+template <class At>
+SPECDEC_DEVICE int step_to(const At& at, int64_t id) {
+  static_assert(At::kSpan == kChunk || At::kEntries <= kGroup,
+                "entry r of a run is step_of(r) in its first group only");
+  const int64_t steps = id - at.id(0);
+  return steps >= 0 && steps < kChunk ? int(steps) : -1;
+}
+
 // The weights that a residual subtracts for q; 0 for removed ids and beyond the row
 template <class At>
 SPECDEC_DEVICE void draft_weights(const Dist& q, const Few& removed, const At& at, float (&y)[At::kEntries]) {
@@ -17,13 +27,29 @@ SPECDEC_DEVICE void draft_weights(const Dist& q, const Few& removed, const At& a
   to_draft_weights(q, y);
 #pragma unroll 1
   for (int64_t i = 0; i < removed.n; ++i) {
-    const int64_t id = number_in(q.row, removed[i]);
-    if (id < at.begin() || id >= at.begin() + kChunk) continue;
+    const int gone = step_to(at, number_in(q.row, removed[i]));
 #pragma unroll
     for (int r = 0; r < N; ++r) {
-      if (at.id(r) == id) y[r] = 0;
+      if (step_of(r) == gone) y[r] = 0;
     }
   }
+}
+
+// Calls f(part, weights of the part) for the parts of `at`. Where rows have ids, a part is one group, since f has no
+// registers for more; else it is all of `at`.
+template <int N, class F>
+SPECDEC_DEVICE void for_parts(const GroupsOf<N>& at, float (&w)[N * kGroup], const F& f) {
+  if constexpr (kReadsIds) {
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+      f(GroupsOf<1>{at.chunk, at.first + j}, *reinterpret_cast<float (*)[kGroup]>(w + j * kGroup));
+  } else {
+    f(at, w);
+  }
+}
+template <int N, class F>
+SPECDEC_DEVICE void for_parts(const RunOf<N>& at, float (&w)[N], const F& f) {
+  f(at, w);
 }
 
 // Applies the subtractions of a residual to the weights w.
@@ -37,17 +63,20 @@ SPECDEC_DEVICE void subtract(const Residual& residual, const At& at, float (&w)[
 #pragma unroll
     for (int r = 0; r < N; ++r) w[r] *= m;
     if (subtraction.q.kind == Kind::kOneHot) {
-      const int64_t hot = subtraction.q.hot;
+      const int hot = step_to(at, subtraction.q.hot);
 #pragma unroll
       for (int r = 0; r < N; ++r) {
-        if (at.id(r) == hot) w[r] *= 0;
+        if (step_of(r) == hot) w[r] *= 0;
       }
     } else if (subtraction.q.kind != Kind::kNothing && at.begin() < subtraction.q.row.V) {
       const float s = subtraction.s, cap = subtraction.cap;
-      float y[N];
-      draft_weights(subtraction.q, removed_by(residual.subtractions, j), at, y);
+      for_parts(at, w, [&](const auto& part, auto& x) {
+        constexpr int kEntries = std::decay_t<decltype(part)>::kEntries;
+        float y[kEntries];
+        draft_weights(subtraction.q, removed_by(residual.subtractions, j), part, y);
 #pragma unroll
-      for (int r = 0; r < N; ++r) w[r] = subtracted_weight(w[r], y[r], s, cap);
+        for (int r = 0; r < kEntries; ++r) x[r] = subtracted_weight(x[r], y[r], s, cap);
+      });
     }
   }
 }
@@ -112,13 +141,24 @@ class ExecutorRoom {
 // each.
 template <bool kFiltered>
 SPECDEC_APART RowStats step_stats(Row row, Filters filters, ChunkTable table, float* sums) {
-  const Listed* const listed = row.is_listed() ? row.listed() : nullptr;
-  row = row.as_stored();
   const int in_turn = turns(chunk_count(row.V), cluster_size());
   reduce_chunks<kFiltered>(row, filters.scale(), cluster_rank(), in_turn, table.under(filters, row.V));
   cluster_sync();
-  const RowStats stats = block_stats<kFiltered>(row, filters, table, sums);
-  return listed ? stats_by_id(listed, stats) : stats;
+  return block_stats<kFiltered>(row, filters, table, sums);
+}
+// The same for a row that may be by id. A function of its own: the one above has no register for such a row.
+template <bool kFiltered>
+SPECDEC_APART RowStats step_stats_by_id(Row row, Filters filters, ChunkTable table, float* sums) {
+  const RowStats stats = step_stats<kFiltered>(row.as_stored(), filters, table, sums);
+  return row.is_listed() ? stats_by_id(row.listed(), stats) : stats;
+}
+template <bool kFiltered>
+SPECDEC_DEVICE RowStats cluster_stats(Row row, Filters filters, ChunkTable table, float* sums) {
+  if constexpr (kReadsIds) {
+    return step_stats_by_id<kFiltered>(row, filters, table, sums);
+  } else {
+    return step_stats<kFiltered>(row, filters, table, sums);
+  }
 }
 
 SPECDEC_APART double step_sum(Residual residual, float* sums) {
@@ -173,7 +213,7 @@ class ResidualExecutor : public BlockSearch {
   // distribution, so that sum() and draw() can use them.
   template <bool kFiltered = true>
   SPECDEC_DEVICE RowStats stats(const Row& row, const Filters& filters) {
-    const RowStats stats = step_stats<kFiltered>(row, filters, next_table(), own_);
+    const RowStats stats = cluster_stats<kFiltered>(row, filters, next_table(), own_);
     sums_ = own_;
     const bool holds = !filters.any(row.V) && !filters.greedy() && !row.is_listed();
     held_ = holds ? row.id().data : nullptr, held_norm_ = stats.log_norm;

@@ -23,17 +23,12 @@ SHARED = {
 }  # KiB of a multiprocessor
 
 
-# A kernel for drafts with ids (csrc/cuda/by_id.h) also searches entries by id. The largest of these kernels have no
-# register left for it, so they may use some stack and spill.
-BY_ID, STACK_BY_ID, LOCAL_BY_ID = "_by_id::", 64, 100
-
-
 def broken(kernel: Kernel) -> list[str]:
     """Return a kernel's violated limits, in words."""
-    problems, by_id = [], BY_ID in kernel.name
-    if kernel.stack > by_id * STACK_BY_ID:
+    problems = []
+    if kernel.stack:
         problems.append(f"{kernel.stack} bytes of stack")
-    if kernel.local > by_id * LOCAL_BY_ID:
+    if kernel.local:
         problems.append(f"{kernel.local} local loads and stores, or spills")
     if kernel.early:
         problems.append(f"{kernel.early} registers read too early, see tools/machine_code/hazards.py")

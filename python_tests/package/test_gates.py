@@ -114,6 +114,7 @@ def test_a_bad_triton_kernel_is_refused():
     [
         ({}, None),
         (dict(stack=8), "8 bytes of stack"),
+        (dict(name="verify_tree_by_id::walk_trees", stack=8), "8 bytes of stack"),
         (dict(local=1), "1 local loads and stores"),
         (dict(early=1), "1 registers read too early"),
         (dict(loads={64: 9, 32: 1}), "no 16-byte load"),

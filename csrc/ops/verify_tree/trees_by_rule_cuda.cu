@@ -20,13 +20,13 @@ SPECDEC_DEVICE void clear(NodeDist& x) {
 // many clusters share this work, the most expensive part.
 SPECDEC_DEVICE void make_node_laws(const Trees& s, char* shared) {
   MixtureExecutor executor(s.tables, shared);
-  NodeDist& x = s.made[blockIdx.x];
-  clear(x);
+  clear(s.made[blockIdx.x]);
   for (int64_t i = cluster_index(); i < s.a.B * s.a.N; i += gridDim.x / unsigned(cluster_size())) {
     const int64_t b = i / s.a.N;
     if (!s.a.present.has(b)) continue;
     const int32_t node = int32_t(i % s.a.N), depth = s.a.by_rule(b) ? s.a.depth_of(b, node) : -1;
     if (depth < 0) continue;
+    NodeDist& x = s.made[opaque(int(blockIdx.x))];  // opaque: else the loop keeps the addresses of its members
     Walk<MixtureExecutor> walk(executor, s.a, b, {});
     walk.make_dist_of(node, tests_at(node, depth), x);
     complete(executor, s.a.rules.parameters(b).first, x.pi, x.subtraction);
