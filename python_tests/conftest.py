@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import contextlib
+import gc
 import os
 import shutil
 import tempfile
@@ -12,12 +14,38 @@ import torch
 
 pytest.register_assert_rewrite("support")  # a failed assertion there shows the values that it compared, as in a test
 
+gc.disable()  # until all tests are collected: what is made up to then stays
 from support import answers, backends, paths, rule_cases, specialisations, tally, tiers  # noqa: E402
 
 
 def _params(names):
     """Return the backends that can run here. The summary lists the others with the reasons."""
     return [name for name in names if not backends.why_not(name)]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session):
+    """In every other worker, import the test files from the last to the first, before they are collected.
+
+    In a fresh clone each file that is imported must be compiled first, and the workers start together: in one order,
+    each worker would compile all of them. The order of the tests is not changed.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    if int(worker.removeprefix("gw")) % 2 and [Path(x).resolve() for x in session.config.args] == [paths.TESTS]:
+        for path in sorted(paths.TESTS.rglob("test_*.py"), reverse=True):
+            with contextlib.suppress(Exception, pytest.skip.Exception):  # its collection reports this
+                _ = pytest.Module.from_parent(session, path=path).obj
+
+
+def pytest_collection_finish(session):
+    """Let the garbage collector leave out what is there now, which stays, and run less often.
+
+    A look at all objects takes a third of a second. In tests of thousands of requests they took a quarter of the time.
+    """
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
+    gc.enable()
+    session.config.add_cleanup(gc.unfreeze)  # or what is never freed is reported at exit
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by these marks

@@ -42,7 +42,7 @@ def lookup():
     return PromptLookupDrafter(4, 3, 1)
 
 
-DRAFTERS = {  # name -> function of a draft model d and a smaller one s
+DRAFTERS = {  # name -> function of a draft model d and a function that returns a smaller one
     "plain": lambda d, s: None,
     "lookup": lambda d, s: lookup(),
     "model": lambda d, s: ModelDrafter(d, 3),
@@ -54,9 +54,9 @@ DRAFTERS = {  # name -> function of a draft model d and a smaller one s
     **{m: lambda d, s, m=m: TreeDrafter(d, m, 3, 3) for m in TREE_METHODS},
     "widths": lambda d, s: TreeDrafter(d, "traversal", shape=(3, 2, 1)),
     "tree and text": lambda d, s: TreeDrafter(d, "target_only", 3, 3, lookup=lookup()),
-    "hierarchical": lambda d, s: HierarchicalDrafter(d, ModelDrafter(s, 2), 4),
+    "hierarchical": lambda d, s: HierarchicalDrafter(d, ModelDrafter(s(), 2), 4),
     "hierarchical text": lambda d, s: HierarchicalDrafter(d, lookup(), 4),
-    "three deep": lambda d, s: HierarchicalDrafter(d, HierarchicalDrafter(s, lookup(), 3), 5),
+    "three deep": lambda d, s: HierarchicalDrafter(d, HierarchicalDrafter(s(), lookup(), 3), 5),
     "cascade": lambda d, s: TokenCascade(d, 40),
 }
 RULES = {"cascade": dict(rule="chow", alpha=0.4)}
@@ -78,9 +78,9 @@ def waits_below(drafter, draws, trees):
 
 def decoded(kind, make, device, todo, seen=None, verify=None):
     """Return the output with three requests at a time, and count every step's synchronisations."""
-    own = tiny.llama(0), tiny.nearby(tiny.llama(0)), tiny.nearby(tiny.llama(0), 0.05)
-    target, *drafts = (make(model.to(device)) for model in own)
-    drafter, draws, trees = DRAFTERS[kind](*drafts), [], []
+    target, draft = (make(model.to(device)) for model in (tiny.llama(0), tiny.nearby(tiny.llama(0))))
+    smaller = lambda: make(tiny.nearby(tiny.llama(0), 0.05).to(device))
+    drafter, draws, trees = DRAFTERS[kind](draft, smaller), [], []
     session = Session(target, drafter, max_batch=3, capacity=48, verify=verify)
     for request in todo:
         session.submit(request)

@@ -19,6 +19,7 @@ P, Q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.5, 0.3])
 MATCH = (0.2, 0.3, 0.193548387)  # chance that token i wins the races on p and on q
 TWO = 0.878990902  # chance that p's winner is first or second on q
 SERVED = [name for name in backends.NAMES if backends.serves(name, "sample", {"race": True})]
+SIMULATED = 20_000 if tiers.TIER == "all" else 4_000  # races on a simulated device
 
 
 @pytest.fixture(params=SERVED or [pytest.param("cpu", marks=pytest.mark.skip(reason="no backend with the race"))])
@@ -84,7 +85,7 @@ def test_the_reference_noise_follows_its_formula():
 def test_matches_and_marginals(racer):
     """p's winner is first, or among the first two, on q as often as the closed forms say. Each race alone follows its
     own row."""
-    n = 200_000 if backends.BACKENDS[racer].slower == 1 else 20_000
+    n = 200_000 if backends.BACKENDS[racer].slower == 1 else SIMULATED
     at = {"seed": torch.full((n,), 5), "offset": torch.arange(n)}
     y, x = won(racer, rows(P, n), **at).tokens[:, 0], won(racer, rows(Q, n), k=2, **at).tokens
     counts = [int(((y == i) & (x[:, 0] == i)).sum()) for i in range(3)]
@@ -100,7 +101,7 @@ def test_matches_and_marginals(racer):
 
 def test_law_of_peaked_rows(racer):
     """With gaps of 300 between logits, tokens of negligible probability never win, and the others follow p."""
-    n = 100_000 if backends.BACKENDS[racer].slower == 1 else 20_000
+    n = 100_000 if backends.BACKENDS[racer].slower == 1 else SIMULATED
     n = 1_000_000 if tiers.TIER == "all" and "cuda-on" not in racer else n  # simulated: nine minutes
     z = torch.tensor([300.0, 299.0, 0.0, 300.5, -300.0, -math.inf])
     out = won(racer, z.expand(n, -1), seed=torch.full((n,), -9), offset=torch.arange(n) + (1 << 40))

@@ -165,7 +165,7 @@ def test_what_temperature_0_makes_void(pair):
     def go(method, drafts=3, rule="exact", **fields):
         chain = decode.ModelDrafter(models.draft, 3)
         drafter = chain if method == "chain" else decode.TreeDrafter(models.draft, method, drafts, 3)
-        request = decode.Request(prompt, max_new_tokens=16, rule=rule, **fields)
+        request = decode.Request(prompt, max_new_tokens=8, rule=rule, **fields)
         out = decode.generate(models.target, [request], drafter, verify="race" if method == "race" else None)
         return out.results[0].tokens, out.stats.drafted, out.stats.target_calls
 

@@ -5,6 +5,7 @@ Each reader (of_schema, of_cpp and so on, see READERS) yields the differences of
 """
 
 import ast
+import functools
 import inspect
 import math
 import random
@@ -76,10 +77,15 @@ def of_cpp(op):
     yield from differences(str(path.relative_to(ROOT)), wanted, got)
 
 
+@functools.cache
+def parsed(text):
+    return ast.parse(text)
+
+
 def in_triton(path, kind, name):
     """Return the syntax tree of a class or function, which works where Triton is not installed."""
-    body = ast.parse((ROOT / "specdec_kernels" / "triton" / path).read_text()).body
-    [found] = [x for x in body if isinstance(x, kind) and x.name == name]
+    text = (ROOT / "specdec_kernels" / "triton" / path).read_text()
+    [found] = [x for x in parsed(text).body if isinstance(x, kind) and x.name == name]
     return found
 
 

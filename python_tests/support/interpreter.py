@@ -4,7 +4,8 @@
 The interpreter's time is per operation of a kernel, not per element. Nine tenths of it go into three things: the shape
 of a type and the common type of two are computed again for each operation; each int32 sum is tested for overflow, which
 is not reported, since the option `debug` is off; and each launch patches triton.language and undoes it. hasten() caches
-shapes and types, skips the overflow test, and patches once per process. It is for processes that only interpret.
+shapes and types, skips the overflow test, and patches once per process. Loads, whose time is per element, read only the
+elements under their mask if these are few. It is for processes that only interpret.
 
 With other versions of Triton than KNOWN, hasten() does nothing. Operations outside the plain cases go to Triton's own
 code.
@@ -166,6 +167,23 @@ def _builder(interpreter):
         def ternary_op(self, lhs, rhs, other, op):
             output, dtype = op(*operands(lhs, rhs, other)), other.dtype.scalar
             return made(output if widest(output, dtype) else output.astype(numpy_type(dtype)), dtype)
+
+        def create_masked_load(self, ptrs, mask, other, cache_policy, is_volatile):
+            """Load the elements under the mask alone, where they are few: in loops over lists most are none."""
+            on, kind = mask.data, ptrs.get_element_ty()
+            plain = on.dtype == np.bool_ and on.shape == ptrs.data.shape and on.size >= 256
+            if not plain or np.count_nonzero(on) * 8 >= on.size:
+                return super().create_masked_load(ptrs, mask, other, cache_policy, is_volatile)
+            dtype = numpy_type(kind)
+            if other is None:
+                loaded = np.zeros(on.shape, dtype)
+            else:
+                loaded = np.array(np.broadcast_to(other.data, on.shape), dtype)
+            at = ptrs.data[on]
+            if at.size:
+                every, none = np.ones(at.shape, bool), np.zeros(at.shape, dtype)
+                loaded[on] = interpreter._interpreter.load(at, every, none, dtype)
+            return made(loaded, kind)
 
     return Builder
 

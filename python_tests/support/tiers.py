@@ -22,7 +22,7 @@ if TIER not in ("check", "test", "all"):
 if TIER == "all":
     os.environ["SPECDEC_THOROUGH"] = "1"
 SIMULATED = ("cuda-on-cpu", "triton-interpret")
-FIXTURES = ("backend", "op_backend", "sweep_backend", "isa_backend")
+FIXTURES = ("backend", "op_backend", "sweep_backend", "isa_backend", "racer")
 
 
 # ---- draws of the decode loop, which takes a millisecond a token: half as many outside the tier `all` ---------------

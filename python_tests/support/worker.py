@@ -9,6 +9,7 @@ worker dies or hangs, or its GPU reports an error, its test fails, and the next 
 
 import contextlib
 import faulthandler
+import gc
 import io
 import os
 import pickle
@@ -148,11 +149,14 @@ def serve(name, where, descriptor):
         interpreter.hasten()
         specialisations.note_triton_launches()
     device = where
+    gc.freeze()  # as in conftest.py
+    gc.set_threshold(100_000, 20, 20)
     pipe = Connection(descriptor)
     while True:
         try:
             request = pipe.recv_bytes()
         except EOFError:
+            gc.unfreeze()
             return
         pipe.send_bytes(_answer(request))
 
