@@ -56,7 +56,10 @@ class BlockExecutor {
   }
 
   // The total of p alone. p must be in memory, since its address is taken.
-  SPECDEC_DEVICE double sum(const Dist& p) { return apart::target_sum(&p, chunk_max_, sum_); }
+  SPECDEC_DEVICE double sum(const Dist& p) {
+    held_ = kNothingHeld;
+    return apart::target_sum(&p, chunk_max_, sum_);
+  }
   SPECDEC_DEVICE int64_t draw(const Dist& p, double v) const { return apart::target_draw(&p, v, sum_); }
 
   SPECDEC_DEVICE int64_t argmax_finite(const Row& row) const { return block_argmax_finite(row); }

@@ -57,9 +57,9 @@ def some(monkeypatch, kept):
 @pytest.mark.usefixtures("simulated")
 @pytest.mark.skipif("cuda-on-cpu" not in backends.NAMES, reason="not among the backends that were asked for")
 def test_the_kernels_pass(capsys):
-    """Rows of three chunks and a tail, in batches of 2 and 12 requests."""
+    """Rows of three chunks and a tail, in a batch of 2 requests and in one that is not small (kFewPositions)."""
     with rehearsal.no_gpu():
-        assert smoke.check([2, 12], 3 * 1024 + 77) == []
+        assert smoke.check([2, 25], 3 * 1024 + 77) == []
     assert f"each on {1 + len(smoke.WAYS)} paths and the CPU: 0 faults" in capsys.readouterr().out
 
 
