@@ -34,9 +34,8 @@ class Loop(NamedTuple):
 # Loops over a pair look up in shared memory, once per chunk, whether the chunk is special
 # (csrc/cuda/special_chunks.cuh).
 ONE_ROW, TWO_ROWS = Limit(60, 0, 0, 3, 1), Limit(54, 0, 1, 3, 1)
-# The loop over the rest of a pair reloads its parameters from shared memory (8 loads; 9 on sm_120). They used to be
-# read from global memory, which was not counted. 3 more loads find out whether a view (penalties, a bias, a mask)
-# changes the row, and 4 more (6 on sm_90) request both rows at once.
+# The loop over the rest of a pair reads its parameters from shared memory: 13 loads, 16 in verify_positions from sm_100
+# on. 3 of them find out whether a view (penalties, a bias, a mask) changes the row, and 4 request both rows at once.
 REST, PAIR_REST = Limit(80, 4, 0, 13, 1), Limit(106, 6, 16, 19, 2)
 MAIN_BYTES = 64  # bytes per thread in an iteration of a loop over whole rows; a draw's rescan of one chunk has less
 
