@@ -15,7 +15,7 @@ import torch
 pytest.register_assert_rewrite("support")  # a failed assertion there shows the values that it compared, as in a test
 
 gc.disable()  # until all tests are collected: what is made up to then stays
-from support import answers, backends, paths, rule_cases, specialisations, tally, tiers  # noqa: E402
+from support import answers, backends, collector, paths, rule_cases, specialisations, tally, tiers  # noqa: E402
 
 
 def _params(names):
@@ -38,14 +38,8 @@ def pytest_collection(session):
 
 
 def pytest_collection_finish(session):
-    """Let the garbage collector leave out what is there now, which stays, and run less often.
-
-    A look at all objects takes a third of a second. In tests of thousands of requests they took a quarter of the time.
-    """
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 20)
-    gc.enable()
-    session.config.add_cleanup(gc.unfreeze)  # or what is never freed is reported at exit
+    collector.leave_out_what_is_there()
+    session.config.add_cleanup(gc.unfreeze)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by these marks

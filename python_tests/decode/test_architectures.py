@@ -5,17 +5,15 @@ the text of plain generate.
 The tiers below `all` test a tenth of them, selected by SPECDEC_SEED.
 """
 
-import os
-
 import pytest
 import torch
-from support import architectures
+from support import architectures, tiers
 
 from specdec_kernels.decode import ModelDrafter, PromptLookupDrafter, Request, TreeDrafter, adapt, generate
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 NAMES = architectures.names()
-TENTH = int(os.environ.get("SPECDEC_SEED", "0")) % 10
+TENTH = tiers.TURN % 10
 PROMPTS = [[5, 9, 2, 7, 5, 9, 2], [3, 8, 11, 4, 6, 1, 13, 3, 8, 11, 4], [7, 7, 2]]
 TOKENS = 10
 BUILT, SERVED = 150, 100  # the least numbers of classes that are built and served

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draft models with another vocabulary than the target's: the text and its distribution are those of plain decoding."""
 
-import os
-
 import numpy as np
 import pytest
 import torch
@@ -133,15 +131,7 @@ def three_tokens(kind, table, n=tiers.draws(8000), **parameters):
 TABLES = {"all": OWN, "some": SOME}
 
 
-def in_turn():
-    """Return every pair of a drafter and a table. Below the tier `all` each drafter has one table, in turn with
-    SPECDEC_SEED."""
-    turn = int(os.environ.get("SPECDEC_SEED", "0"))
-    pairs = [(kind, table, (i + j + turn) % 2) for i, kind in enumerate(DRAFTERS) for j, table in enumerate(TABLES)]
-    return [(kind, table) for kind, table, later in pairs if tiers.TIER == "all" or not later]
-
-
-@pytest.mark.parametrize("kind, table", in_turn())
+@pytest.mark.parametrize("kind, table", tiers.in_turn(DRAFTERS, TABLES))
 @pytest.mark.slow
 def test_joint_law_of_three_tokens(kind, table):
     """With 8,000 draws (half as many below the tier `all`) a bias of total variation 0.065, spread over the cells, is

@@ -5,7 +5,6 @@ of plain generate, which runs the processors itself."""
 import copy
 import itertools
 import math
-import os
 import time
 
 import pytest
@@ -95,15 +94,7 @@ VIEWS = {  # name -> arguments of generate
 }
 
 
-def in_turn():
-    """Return every pair of a kind of drafter and a name. Outside the tier `all` each name has two of the kinds, in turn
-    with SPECDEC_SEED."""
-    kinds, turn = ("none", "chain", "lookup", "tree"), int(os.environ.get("SPECDEC_SEED", "0"))
-    every = range(4) if tiers.TIER == "all" else (0, 2)
-    return [(name, kinds[(i + j + turn) % 4]) for i, name in enumerate(VIEWS) for j in every]
-
-
-@pytest.mark.parametrize("name, kind", in_turn())
+@pytest.mark.parametrize("name, kind", tiers.in_turn(VIEWS, ["none", "chain", "lookup", "tree"]))
 def test_greedy_is_plain_generate(pair, name, kind):
     model, draft = pair
     given = inputs(**VIEWS[name])

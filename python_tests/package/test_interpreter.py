@@ -11,7 +11,7 @@ from gates import hostile
 from support import backends, paths, tiers
 
 # Below the tier `all`, a call of every third op, in turn with SPECDEC_SEED
-OPS = [*hostile.OPS][int(os.environ.get("SPECDEC_SEED", "0")) % 3 :: 3] if tiers.TIER != "all" else [*hostile.OPS]
+OPS = [*hostile.OPS][tiers.TURN % 3 :: 3] if tiers.TIER != "all" else [*hostile.OPS]
 CALLS = len(OPS) * (20 if tiers.TIER == "all" else 1)
 
 

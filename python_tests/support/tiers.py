@@ -37,6 +37,17 @@ def shift(least):
     return least if TIER == "all" else least * 2**0.5
 
 
+# ---- pairs of which a test takes some in turn -----------------------------------------------------------------------
+
+TURN = int(os.environ.get("SPECDEC_SEED", "0"))
+
+
+def in_turn(rows, columns):
+    """Return every pair (row, column). Below the tier `all` each row has every other column, by SPECDEC_SEED."""
+    every = [(i + j, (row, column)) for i, row in enumerate(rows) for j, column in enumerate(columns)]
+    return [pair for place, pair in every if TIER == "all" or (place + TURN) % 2 == 0]
+
+
 # ---- which tests a tier takes ---------------------------------------------------------------------------------------
 
 

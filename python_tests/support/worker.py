@@ -20,7 +20,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 import torch
-from support import interpreter, specialisations
+from support import collector, interpreter, specialisations
 from support.paths import PYTHONPATH, TESTS
 
 TIMEOUT = 600.0  # seconds of one call; the first may have to compile
@@ -149,8 +149,7 @@ def serve(name, where, descriptor):
         interpreter.hasten()
         specialisations.note_triton_launches()
     device = where
-    gc.freeze()  # as in conftest.py
-    gc.set_threshold(100_000, 20, 20)
+    collector.leave_out_what_is_there()
     pipe = Connection(descriptor)
     while True:
         try:
